@@ -1,0 +1,5 @@
+//! Bytes from the kernel become typed readings and events.
+
+pub mod event;
+pub mod sample;
+pub mod source;

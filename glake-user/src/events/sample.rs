@@ -1,0 +1,393 @@
+//! One reading of everything the probes know. This is the contract between the probes (which fill it), telemetry
+//! (which makes rates, workloads and metrics of it), the recorder (which stores it) and playback (which brings it back).
+//!
+//! **Counters are cumulative since the source started and never fall.** What could not be determined is `None`,
+//! never zero: a probe that is off leaves its section `None`, a field that this kernel lacks leaves its number `None`.
+
+use crate::clock::Stamp;
+use serde::{Deserialize, Serialize};
+
+/// One reading.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When it was taken.
+    pub at: Stamp,
+    /// Every probe there is, attached or not.
+    pub probes: Vec<Probe>,
+    /// Per block device and operation. `None`: no block probe is attached.
+    pub block: Option<Vec<BlockDevice>>,
+    /// Block bytes and wait by owner. Owners, `writeback`, `shared` and `unknown` add up to the device totals.
+    pub owners: Option<Vec<OwnerIo>>,
+    /// Per NVMe controller.
+    pub nvme: Option<Vec<NvmeController>>,
+    /// The IOMMU's map and unmap calls.
+    pub iommu: Option<Iommu>,
+    /// IOMMU translation faults by device.
+    pub iommu_faults: Option<Vec<IommuFaults>>,
+    /// DMA mappings by device.
+    pub dma: Option<Vec<DmaDevice>>,
+    /// swiotlb bounces by device.
+    pub swiotlb: Option<Vec<SwiotlbDevice>>,
+    /// PCIe AER reports by device.
+    pub aer: Option<Vec<AerDevice>>,
+    /// io_uring requests punted to worker threads.
+    pub io_uring_punted: Option<u64>,
+    /// Xid and SXid reports.
+    pub xid: Option<Vec<XidCount>>,
+    /// Events known to be missed, by source and reason; a pair exists from the start, at 0.
+    pub dropped: Vec<Dropped>,
+    /// What the probes themselves cost.
+    pub cost: Cost,
+}
+
+/// How far a probe got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbeState {
+    /// Attached and counting.
+    On,
+    /// Not wanted in this profile, or the thing it watches does not exist on this host.
+    #[default]
+    Off,
+    /// Wanted and refused: `reason` and `remedy` say why and what to do.
+    Failed,
+    /// Taken off by the watchdog because it cost too much.
+    Detached,
+}
+
+/// One probe: what it is, whether it runs, why not.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// Stable name: `block_complete`, `nvme_setup`, `uvm_evict`.
+    pub name: String,
+    /// The family it serves: `block`, `nvme`, `iommu`, `dma`, `swiotlb`, `aer`, `io_uring`, `xid`, `uvm`.
+    pub family: String,
+    /// The hook in the kernel's words: `block:block_rq_complete (raw trace point, BTF offsets)`.
+    pub how: String,
+    /// A required probe that is not on makes the agent degraded.
+    pub required: bool,
+    /// How far it got.
+    pub state: ProbeState,
+    /// Why it is not on.
+    pub reason: Option<String>,
+    /// What to do about it.
+    pub remedy: Option<String>,
+    /// Runs so far, as the kernel counts them. `None`: not measured (needs kernel.bpf_stats_enabled or BPF_ENABLE_STATS).
+    pub runs: Option<u64>,
+    /// Time in the program so far, in ns. The kernel leaves out the perf layer's cost of classic trace points.
+    pub run_time_ns: Option<u64>,
+}
+
+/// A latency histogram in the slots of [`glake_common::hist`].
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Counts by slot, trailing empty slots left out; at most [`glake_common::hist::SLOTS`] long.
+    pub slots: Vec<u64>,
+    /// The sum of all values in ns.
+    pub sum_ns: u64,
+}
+
+impl Histogram {
+    /// How many values it holds.
+    pub fn count(&self) -> u64 {
+        self.slots.iter().sum()
+    }
+
+    /// The upper bound in ns of the slot where quantile `q` falls: at most one half octave too high.
+    /// `None` when empty, `u64::MAX` when it falls in the last slot, which has no bound.
+    pub fn quantile_ns(&self, q: f64) -> Option<u64> {
+        let total = self.count();
+        if total == 0 {
+            return None;
+        }
+        let rank = ((total as f64 * q).ceil() as u64).clamp(1, total);
+        let mut seen = 0;
+        for (i, n) in self.slots.iter().enumerate() {
+            seen += n;
+            if seen >= rank {
+                return Some(glake_common::hist::upper_us(i).map_or(u64::MAX, |us| us * 1000));
+            }
+        }
+        None
+    }
+}
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// Read.
+    Read,
+    /// Write, write zeroes and append.
+    Write,
+    /// Cache flush.
+    Flush,
+    /// Discard and secure erase.
+    Discard,
+    /// Everything else: pass-through, zone management, unknown.
+    Other,
+}
+
+/// One block device. A hidden NVMe multipath path device is folded into its head.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct BlockDevice {
+    /// As in /sys/block: `nvme0n1`, `vda`.
+    pub device: String,
+    /// The NVMe controllers behind it (`nvme0`), empty for others.
+    pub controllers: Vec<String>,
+    /// Requests in flight now. `None`: cannot be told.
+    pub in_flight: Option<u64>,
+    /// Requests that were put back by the driver.
+    pub requeues: Option<u64>,
+    /// Bios merged into a request that waited already.
+    pub merges: Option<u64>,
+    /// By operation; operations never seen are left out.
+    pub operations: Vec<BlockOperation>,
+}
+
+/// Totals of one operation on one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BlockOperation {
+    /// Which.
+    pub operation: Operation,
+    /// Requests completed.
+    pub completed: u64,
+    /// Bytes completed.
+    pub bytes: u64,
+    /// Requests completed with an error.
+    pub errors: u64,
+    /// Waiting in the host: from the request's start to its issue to the driver.
+    pub queue: Option<Histogram>,
+    /// In the device: from issue to completion.
+    pub device: Option<Histogram>,
+}
+
+/// Who caused block I/O, as far as it can be told.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Owner {
+    /// A task that submitted the I/O itself (direct or synchronous).
+    Task {
+        /// Thread group id in the initial namespace.
+        tgid: u32,
+        /// Its comm when first seen.
+        comm: String,
+        /// Its cgroup id (the inode of its cgroup2 folder); 0 where there is none.
+        cgroup: u64,
+    },
+    /// Buffered writes by the kernel on behalf of a cgroup: the process is unknown.
+    Writeback {
+        /// The cgroup of the bio; 0 is the root or unknown.
+        cgroup: u64,
+    },
+    /// Merged and flush requests: several owners at once.
+    Shared,
+    /// No owner could be told, e.g. the owner map was full.
+    Unknown,
+}
+
+/// One owner's I/O.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OwnerIo {
+    /// Who.
+    pub owner: Owner,
+    /// Path of its cgroup, where it could be resolved.
+    pub cgroup_path: Option<String>,
+    /// By device and operation.
+    pub io: Vec<OwnerDeviceIo>,
+}
+
+/// One owner's I/O on one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OwnerDeviceIo {
+    /// The block device.
+    pub device: String,
+    /// The operation.
+    pub operation: Operation,
+    /// Requests completed.
+    pub completed: u64,
+    /// Bytes completed.
+    pub bytes: u64,
+    /// Sum of waiting in the host and in the device, in ns.
+    pub wait_ns: u64,
+}
+
+/// One NVMe controller.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NvmeController {
+    /// `nvme0`.
+    pub controller: String,
+    /// As sysfs spells it: `0000:81:00.0`. `None` for fabrics.
+    pub pci: Option<String>,
+    /// Per queue and opcode; queue 0 is the admin queue.
+    pub commands: Vec<NvmeCommands>,
+    /// Completions with an error status, by status type and code.
+    pub errors: Vec<NvmeErrors>,
+    /// Commands completed after at least one retry.
+    pub retries: Option<u64>,
+    /// Commands that the kernel timed out.
+    pub timeouts: Option<u64>,
+    /// Controller resets.
+    pub resets: Option<u64>,
+    /// Asynchronous events.
+    pub async_events: Option<u64>,
+    /// Fill of each submission queue, from the `nvme_sq` trace point (profile `full`).
+    pub queues: Option<Vec<NvmeQueue>>,
+    /// Commands set up and not completed now.
+    pub in_flight: Option<u64>,
+}
+
+/// Commands of one opcode on one queue.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct NvmeCommands {
+    /// Queue id; 0 is the admin queue.
+    pub queue: u16,
+    /// Opcode of the command set (I/O queues) or of the admin set (queue 0).
+    pub opcode: u8,
+    /// Commands completed.
+    pub completed: u64,
+    /// Data bytes asked for (reads, writes, compares; from NLB and the namespace's block size). `None`: not told.
+    pub bytes: Option<u64>,
+    /// From set-up to completion.
+    pub latency: Histogram,
+}
+
+/// Completions with one error status.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmeErrors {
+    /// Status code type (NVMe base specification, figure "Status Code Type Values").
+    pub sct: u8,
+    /// Status code.
+    pub sc: u8,
+    /// How many.
+    pub count: u64,
+}
+
+/// Fill of one submission queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvmeQueue {
+    /// Queue id.
+    pub queue: u16,
+    /// Commands completed on it.
+    pub completed: u64,
+    /// The largest fill (tail minus head) seen since the previous sample.
+    pub max_fill: u32,
+    /// Entries of the queue. `None`: unknown.
+    pub depth: Option<u32>,
+}
+
+/// IOMMU map and unmap calls of the whole host: the trace points name no device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Iommu {
+    /// Calls.
+    pub maps: u64,
+    /// Bytes.
+    pub mapped_bytes: u64,
+    /// Calls.
+    pub unmaps: u64,
+    /// Bytes.
+    pub unmapped_bytes: u64,
+    /// Map calls by size: slot `i` counts sizes of at most `4 KiB << i`, trailing empty slots left out.
+    pub map_sizes: Vec<u64>,
+}
+
+/// Translation faults of one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IommuFaults {
+    /// As sysfs spells it; `None`: the source does not name the device.
+    pub pci: Option<String>,
+    /// `tracepoint` (exact), `kprobe` (exact count of fault interrupts), `interrupts` or `kmsg` (lower bounds).
+    pub source: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// DMA mappings of one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DmaDevice {
+    /// The device's name as the kernel prints it: a PCI address for PCI devices.
+    pub device: String,
+    /// Map calls.
+    pub maps: u64,
+    /// Bytes mapped.
+    pub bytes: u64,
+    /// Map calls that failed, where the kernel tells.
+    pub errors: Option<u64>,
+}
+
+/// Bounces of one device through the kernel's swiotlb pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwiotlbDevice {
+    /// The device's name as the kernel prints it.
+    pub device: String,
+    /// Bounces.
+    pub bounces: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// AER reports of one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AerDevice {
+    /// As sysfs spells it.
+    pub pci: String,
+    /// Corrected errors.
+    pub corrected: u64,
+    /// Uncorrected, non-fatal.
+    pub nonfatal: u64,
+    /// Uncorrected, fatal.
+    pub fatal: u64,
+}
+
+/// Xid (GPU) or SXid (NVSwitch) reports of one code on one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XidCount {
+    /// As sysfs spells it.
+    pub pci: String,
+    /// An NVSwitch's SXid rather than a GPU's Xid.
+    pub nvswitch: bool,
+    /// The code.
+    pub code: u32,
+    /// `tracepoint` (exact), `kprobe` (exact) or `kmsg` (a lower bound: the kernel log is rate-limited).
+    pub source: String,
+    /// How many.
+    pub count: u64,
+    /// When the newest came.
+    pub last: Stamp,
+}
+
+/// Events known to be missed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// `block`, `nvme`, `iommu`, `ring`, `uvm`, `kmsg` ...
+    pub source: String,
+    /// `ring_full`, `map_full`, `unmatched`, `queue_full`, `parse`.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// What watching costs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Kernel memory of our maps in bytes, at this host's possible CPUs.
+    pub map_bytes: u64,
+    /// Time in our eBPF programs so far. `None`: the kernel does not measure it.
+    pub ebpf_run_time_ns: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_upper_bound_of_its_slot() {
+        let mut h = Histogram { slots: vec![0; glake_common::hist::SLOTS], sum_ns: 0 };
+        for ns in [90_000u64, 90_000, 90_000, 31_000_000] {
+            h.slots[glake_common::hist::slot(ns)] += 1;
+        }
+        assert_eq!(h.quantile_ns(0.5), Some(96_000));
+        assert_eq!(h.quantile_ns(0.99), Some(32_768_000));
+        assert_eq!(Histogram::default().quantile_ns(0.5), None);
+    }
+}

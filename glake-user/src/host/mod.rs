@@ -1,0 +1,1 @@
+//! What this machine is. Reads, never writes; the root of the file system is a parameter.

@@ -1,0 +1,5 @@
+//! The `glake` binary: everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    glake::cli::main()
+}

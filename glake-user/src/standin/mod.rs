@@ -1,0 +1,1 @@
+//! Test doubles of real memory that can refuse, lie, lag and drop.

@@ -1,0 +1,1 @@
+//! The stitching allocator. Plans are pure values, then applied.

@@ -1,0 +1,5 @@
+//! The one room with `unsafe`: thin, typed calls into the kernel and into C libraries. No policy.
+#![allow(
+    unsafe_code,
+    reason = "this is the room where unsafe lives; every block says which promise it keeps"
+)]

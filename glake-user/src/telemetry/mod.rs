@@ -1,0 +1,1 @@
+//! Readings become numbers: rates, histograms, workloads, the metric tree.

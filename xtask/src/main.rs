@@ -1,0 +1,2 @@
+//! The developers' door: `cargo xtask run | test | check | vm | bench | setup`.
+fn main() {}
