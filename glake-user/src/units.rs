@@ -43,7 +43,8 @@ mod tests {
     #[test]
     fn sizes_and_times_read_as_people_write_them() {
         assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1023), "1.00 KiB");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.00 KiB");
         assert_eq!(bytes(69_685_217_689), "64.9 GiB");
         assert_eq!(bytes_per_second(51.3e9), "51.3 GB/s");
         assert_eq!(duration_ns(92_000), "92.0 us");
