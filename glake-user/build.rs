@@ -1,8 +1,8 @@
-//! Puts the eBPF object that `cargo xtask` built into the binary.
+//! Puts the eBPF object that `cargo xtask` built into the binary, and tells it where it comes from.
 //!
-//! Without one (a bare `cargo build`) an empty file takes its place, and the binary says at run time that it was
-//! built without probes and how to get them.
-use std::{env, fs, path::PathBuf};
+//! Without an object (a bare `cargo build`) an empty file takes its place, and the binary says at run time that it
+//! was built without probes and how to get them.
+use std::{env, fs, path::PathBuf, process::Command};
 
 fn main() {
     println!("cargo:rerun-if-env-changed=GLAKE_EBPF_OBJECT");
@@ -13,5 +13,24 @@ fn main() {
             fs::copy(&object, &out).unwrap_or_else(|e| panic!("GLAKE_EBPF_OBJECT={}: {e}", object.display()));
         }
         None => fs::write(&out, b"").expect("OUT_DIR is writable"),
+    }
+    println!("cargo:rustc-env=GLAKE_TARGET={}", env::var("TARGET").expect("cargo sets TARGET"));
+    name_the_commit();
+}
+
+/// A release build names its commit: GLAKE_COMMIT, else git's HEAD. A development build does not follow commits, as
+/// that would compile everything again after each, and so names none rather than an old one.
+fn name_the_commit() {
+    println!("cargo:rerun-if-env-changed=GLAKE_COMMIT");
+    if env::var_os("GLAKE_COMMIT").is_some() || env::var("PROFILE").is_ok_and(|p| p == "debug") {
+        return;
+    }
+    println!("cargo:rerun-if-changed=../.git/logs/HEAD");
+    let head =
+        Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]).output();
+    if let Ok(head) = head
+        && head.status.success()
+    {
+        println!("cargo:rustc-env=GLAKE_COMMIT={}", String::from_utf8_lossy(&head.stdout).trim());
     }
 }

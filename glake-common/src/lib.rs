@@ -5,3 +5,6 @@
 #![no_std]
 
 pub mod hist;
+
+/// The number of the format shared by the two sides. It rises with every change of a record, map or setting.
+pub const ABI: u32 = 1;

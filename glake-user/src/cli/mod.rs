@@ -1,6 +1,17 @@
 //! One file per subcommand. Results on stdout, talk on stderr; a broken pipe is success.
+//!
+//! To add a subcommand: a file with `pub struct Args` (clap's `Args`, with examples in `after_help`) and
+//! `pub fn run(args: Args) -> Result<u8>`; then its `mod` line, its variant of [`Command`] and its arm in
+//! [`Command::run`]. A test asks every command for an example.
 
-use std::process::ExitCode;
+mod completions;
+mod man;
+pub mod out;
+pub(crate) mod version;
+
+use crate::error::{Error, Result};
+use clap::{CommandFactory, Parser, Subcommand};
+use std::{ffi::OsString, process::ExitCode};
 
 /// Exit codes are an interface: `docs/cli.md` lists them.
 pub mod exit {
@@ -14,7 +25,114 @@ pub mod exit {
     pub const DEGRADED: u8 = 3;
 }
 
-/// Parses the command line and runs it.
+/// GPU memory and I/O on Linux hosts: what hurts, where the bytes are, which way they go.
+#[derive(Debug, Parser)]
+#[command(
+    name = "glake",
+    version = version::SHORT,
+    long_version = version::long(),
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 done, 1 failed (doctor: warnings), 2 wrong usage or configuration (doctor: failures), \
+                  3 done in part."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(hide = true)]
+    Man(man::Args),
+    #[command(hide = true)]
+    Completions(completions::Args),
+}
+
+impl Command {
+    fn run(self) -> Result<u8> {
+        match self {
+            Command::Man(args) => man::run(args),
+            Command::Completions(args) => completions::run(args),
+        }
+    }
+}
+
+/// The command line as clap knows it: the source of help, man pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Parses the process's command line and runs it.
 pub fn main() -> ExitCode {
-    ExitCode::from(exit::OK)
+    ExitCode::from(run_from(std::env::args_os()))
+}
+
+/// Parses `args` (the first is the program's name), runs the command and answers its exit code.
+fn run_from(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(answer) => {
+            // Help and version are answers on stdout; everything else is talk about wrong usage on stderr.
+            let code = if answer.use_stderr() { exit::USAGE } else { exit::OK };
+            // Nobody is left to tell when even this cannot be written.
+            let _ = answer.print();
+            return code;
+        }
+    };
+    match cli.command.run() {
+        Ok(code) => code,
+        // Whoever read our results has seen enough: `glake events | head` is no failure.
+        Err(_) if out::reader_left() => exit::OK,
+        Err(error) => {
+            out::say(format_args!("glake: {}", error.chain()));
+            code_of(&error)
+        }
+    }
+}
+
+/// Wrong usage or input has its own code, so that scripts can tell it from a host that refuses.
+fn code_of(error: &Error) -> u8 {
+    match error.kind() {
+        crate::error::Kind::Misuse => exit::USAGE,
+        _ => exit::FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_shows_an_example() {
+        for sub in command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let help = sub.clone().render_long_help().to_string();
+            let example = format!("glake {}", sub.get_name());
+            assert!(
+                help.contains("Examples:") && help.contains(&example),
+                "`glake {} --help` shows no example:\n{help}",
+                sub.get_name()
+            );
+        }
+    }
+
+    #[test]
+    fn every_command_and_option_says_what_it_does() {
+        for sub in command().get_subcommands() {
+            assert!(sub.get_about().is_some(), "{} has no description", sub.get_name());
+            for arg in sub.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {} has no help", sub.get_name(), arg.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_usage_has_its_own_exit_code() {
+        assert_eq!(run_from(["glake".into(), "no-such-command".into()]), exit::USAGE);
+    }
 }
