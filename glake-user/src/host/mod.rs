@@ -1,1 +1,5 @@
 //! What this machine is. Reads, never writes; the root of the file system is a parameter.
+
+pub mod inventory;
+pub mod pci;
+pub mod workload;

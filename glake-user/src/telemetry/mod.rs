@@ -1,1 +1,5 @@
 //! Readings become numbers: rates, histograms, workloads, the metric tree.
+
+pub mod difference;
+pub mod model;
+pub mod state;

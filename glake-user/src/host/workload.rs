@@ -1,0 +1,170 @@
+//! Which workload a cgroup belongs to: a pod, a Slurm job, a systemd unit, a user.
+
+use super::inventory::Container;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What kind of workload it is: the label `workload_kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkloadKind {
+    /// A Kubernetes pod's container.
+    Pod,
+    /// A Slurm job.
+    Slurm,
+    /// A systemd unit of the system manager.
+    Systemd,
+    /// A logged-in user's slice.
+    User,
+    /// Everything else, and every workload that is not named at the moment.
+    Other,
+}
+
+impl WorkloadKind {
+    /// The label's value.
+    pub fn name(self) -> &'static str {
+        match self {
+            WorkloadKind::Pod => "pod",
+            WorkloadKind::Slurm => "slurm",
+            WorkloadKind::Systemd => "systemd",
+            WorkloadKind::User => "user",
+            WorkloadKind::Other => "other",
+        }
+    }
+}
+
+/// A workload as people name it: never a pid. A pod whose names could not be learnt keeps its uid as `workload`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Workload {
+    /// The kind.
+    pub kind: WorkloadKind,
+    /// The pod's namespace.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub namespace: Option<String>,
+    /// The pod's name.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pod: Option<String>,
+    /// The container's name in the pod.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub container: Option<String>,
+    /// The Slurm job id, the unit's name, `user-1000.slice`, or the pod's uid where its name is unknown.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub workload: Option<String>,
+}
+
+impl Workload {
+    /// The workload of everything that has no name of its own.
+    pub const OTHER: Workload =
+        Workload { kind: WorkloadKind::Other, namespace: None, pod: None, container: None, workload: None };
+
+    fn named(kind: WorkloadKind, name: impl Into<String>) -> Self {
+        Workload { kind, workload: Some(name.into()), ..Workload::OTHER }
+    }
+
+    /// How a screen names it: `train/llama-0`, `slurm 4711`, `nginx.service`, `other`.
+    pub fn title(&self) -> String {
+        match (&self.namespace, &self.pod, &self.workload) {
+            (Some(namespace), Some(pod), _) => format!("{namespace}/{pod}"),
+            (_, _, Some(name)) if self.kind == WorkloadKind::Slurm => format!("slurm {name}"),
+            (_, _, Some(name)) if self.kind == WorkloadKind::Pod => format!("pod {name}"),
+            (_, _, Some(name)) => name.clone(),
+            _ => self.kind.name().to_owned(),
+        }
+    }
+
+    /// The labels of its series, in the documented order, unknown ones left out.
+    pub fn labels(&self) -> Vec<(&'static str, String)> {
+        let mut labels = vec![("workload_kind", self.kind.name().to_owned())];
+        let fields = [
+            ("namespace", &self.namespace),
+            ("pod", &self.pod),
+            ("container", &self.container),
+            ("workload", &self.workload),
+        ];
+        labels.extend(fields.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
+        labels
+    }
+
+    /// The workload of a cgroup path. The most telling part of the path wins: a pod inside a Slurm job is a pod.
+    pub fn of_cgroup(path: &str, containers: &BTreeMap<String, Container>) -> Workload {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        pod(&parts, containers)
+            .or_else(|| slurm(&parts))
+            .or_else(|| user(&parts))
+            .or_else(|| unit(&parts))
+            .unwrap_or(Workload::OTHER)
+    }
+}
+
+/// Kubernetes, both cgroup drivers: `kubepods-burstable-pod<uid with _>.slice/cri-containerd-<id>.scope` and
+/// `kubepods/burstable/pod<uid>/<id>`. The id is 64 hex digits.
+fn pod(parts: &[&str], containers: &BTreeMap<String, Container>) -> Option<Workload> {
+    let start = parts.iter().position(|part| part.starts_with("kubepods"))?;
+    let below = &parts[start..];
+    if let Some(container) = below.iter().rev().find_map(|part| containers.get(container_id(part)?)) {
+        return Some(Workload {
+            kind: WorkloadKind::Pod,
+            namespace: Some(container.namespace.clone()),
+            pod: Some(container.pod.clone()),
+            container: Some(container.container.clone()),
+            workload: None,
+        });
+    }
+    let uid = below.iter().rev().find_map(|part| pod_uid(part))?;
+    Some(Workload::named(WorkloadKind::Pod, uid))
+}
+
+/// The container id in one part of a cgroup path.
+pub fn container_id(part: &str) -> Option<&str> {
+    let name = part.strip_suffix(".scope").unwrap_or(part);
+    let id = name.rsplit_once('-').map_or(name, |(_, id)| id);
+    // CRI-O nests a `container` folder or adds `crio-<id>`; containerd's cgroupfs driver uses the bare id.
+    (id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)
+}
+
+fn pod_uid(part: &str) -> Option<String> {
+    let name = part.strip_suffix(".slice").unwrap_or(part);
+    let at = name.rfind("pod").filter(|at| *at == 0 || name.as_bytes()[at - 1] == b'-')?;
+    let uid = name[at + 3..].replace('_', "-");
+    // A uid is 32 hex digits, with dashes for API pods and without for static ones.
+    let plain = uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    (plain && uid.bytes().filter(|b| *b != b'-').count() == 32).then_some(uid)
+}
+
+/// Slurm: `slurm/uid_1000/job_42/step_0` (cgroup v1), `system.slice/[<node>_]slurmstepd.scope/job_42/step_0/user`
+/// (v2), and from 26.05 a job folder that carries the job's SLUID, `s` and 13 base-32 digits, in the job's place.
+fn slurm(parts: &[&str]) -> Option<Workload> {
+    let start = parts.iter().position(|part| {
+        *part == "slurm"
+            || part.starts_with("slurm_")
+            || part.ends_with("slurmstepd.scope")
+            || *part == "slurmstepd"
+    })?;
+    let job = parts[start + 1..].iter().find_map(|part| {
+        let number =
+            part.strip_prefix("job_").filter(|id| !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit()));
+        number.or_else(|| is_sluid(part).then_some(*part))
+    })?;
+    Some(Workload::named(WorkloadKind::Slurm, job))
+}
+
+fn is_sluid(part: &str) -> bool {
+    part.len() == 14
+        && part.starts_with('s')
+        && part[1..].bytes().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase())
+}
+
+fn user(parts: &[&str]) -> Option<Workload> {
+    let slice = parts.iter().find(|part| {
+        part.strip_prefix("user-")
+            .and_then(|rest| rest.strip_suffix(".slice"))
+            .is_some_and(|uid| !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_digit()))
+    })?;
+    Some(Workload::named(WorkloadKind::User, *slice))
+}
+
+/// The innermost unit that is a service or a scope; a bare slice names nobody.
+fn unit(parts: &[&str]) -> Option<Workload> {
+    let name = parts.iter().rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"))?;
+    Some(Workload::named(WorkloadKind::Systemd, *name))
+}

@@ -1,0 +1,273 @@
+//! What happened between two readings. The one place where counters are subtracted.
+
+use crate::events::sample::{
+    AerDevice, BlockDevice, BlockOperation, Dropped, Histogram, Iommu, NvmeCommands, NvmeController,
+    OwnerDeviceIo, OwnerIo, Sample,
+};
+use std::collections::BTreeMap;
+
+/// What happened between two readings.
+///
+/// A counter that fell was started again: its new value is counted whole, since all of it happened after the restart,
+/// and the thing it belongs to is listed in `restarted`, because what happened before the restart is unknown.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Difference {
+    /// The newer reading with every counter replaced by its growth. What is no counter is as in the newer reading.
+    pub grown: Sample,
+    /// Things whose counters fell: `block vda`, `nvme nvme0`, `iommu`.
+    pub restarted: Vec<String>,
+}
+
+impl Difference {
+    /// Subtracts `older` from `newer`. A device or section that `older` lacks counts from zero: counters are
+    /// cumulative since the source started.
+    pub fn between(older: &Sample, newer: &Sample) -> Difference {
+        let mut by = By { restarted: Vec::new(), fell: false };
+        let mut grown = newer.clone();
+        by.block(older, &mut grown);
+        by.owners(older, &mut grown);
+        by.nvme(older, &mut grown);
+        by.dma(older, &mut grown);
+        by.rare(older, &mut grown);
+        by.dropped(&older.dropped, &mut grown.dropped);
+        by.number_opt(older.cost.ebpf_run_time_ns, &mut grown.cost.ebpf_run_time_ns);
+        by.thing("cost");
+        by.probes(older, &mut grown);
+        Difference { grown, restarted: by.restarted }
+    }
+
+    /// Whether this thing's counters fell.
+    pub fn is_restarted(&self, thing: &str) -> bool {
+        self.restarted.iter().any(|r| r == thing)
+    }
+}
+
+struct By {
+    restarted: Vec<String>,
+    /// Whether a counter of the thing at hand fell.
+    fell: bool,
+}
+
+impl By {
+    fn number(&mut self, older: u64, newer: &mut u64) {
+        match newer.checked_sub(older) {
+            Some(growth) => *newer = growth,
+            None => self.fell = true,
+        }
+    }
+
+    /// Unknown before and known now: all of it is new, and the start of the interval is unknown.
+    fn number_opt(&mut self, older: Option<u64>, newer: &mut Option<u64>) {
+        match (older, newer) {
+            (Some(older), Some(newer)) => self.number(older, newer),
+            (None, Some(_)) => self.fell = true,
+            (_, None) => {}
+        }
+    }
+
+    /// A histogram restarts as a whole: slots and sum belong together.
+    fn histogram(&mut self, older: &Histogram, newer: &mut Histogram) {
+        let slot = |slots: &[u64], i: usize| slots.get(i).copied().unwrap_or(0);
+        let wide = older.slots.len().max(newer.slots.len());
+        let fell =
+            (0..wide).any(|i| slot(&newer.slots, i) < slot(&older.slots, i)) || newer.sum_ns < older.sum_ns;
+        if fell {
+            self.fell = true;
+            return;
+        }
+        for (i, n) in newer.slots.iter_mut().enumerate() {
+            *n -= slot(&older.slots, i);
+        }
+        newer.sum_ns -= older.sum_ns;
+        trim(&mut newer.slots);
+    }
+
+    fn histogram_opt(&mut self, older: Option<&Histogram>, newer: &mut Option<Histogram>) {
+        match (older, newer) {
+            (Some(older), Some(newer)) => self.histogram(older, newer),
+            (None, Some(_)) => self.fell = true,
+            (_, None) => {}
+        }
+    }
+
+    /// Ends a thing: remembers it if a counter of it fell.
+    fn thing(&mut self, name: impl Into<String>) {
+        if std::mem::take(&mut self.fell) {
+            self.restarted.push(name.into());
+        }
+    }
+
+    fn block(&mut self, older: &Sample, grown: &mut Sample) {
+        let before = index(older.block.as_ref(), |d: &BlockDevice| d.device.as_str());
+        for device in grown.block.iter_mut().flatten() {
+            if let Some(old) = before.get(device.device.as_str()) {
+                self.number_opt(old.requeues, &mut device.requeues);
+                self.number_opt(old.merges, &mut device.merges);
+                for op in &mut device.operations {
+                    if let Some(old) = old.operations.iter().find(|o| o.operation == op.operation) {
+                        self.block_operation(old, op);
+                    }
+                }
+            }
+            self.thing(format!("block {}", device.device));
+        }
+    }
+
+    fn block_operation(&mut self, old: &BlockOperation, op: &mut BlockOperation) {
+        self.number(old.completed, &mut op.completed);
+        self.number(old.bytes, &mut op.bytes);
+        self.number(old.errors, &mut op.errors);
+        self.histogram_opt(old.queue.as_ref(), &mut op.queue);
+        self.histogram_opt(old.device.as_ref(), &mut op.device);
+    }
+
+    fn owners(&mut self, older: &Sample, grown: &mut Sample) {
+        let before = index(older.owners.as_ref(), |o: &OwnerIo| &o.owner);
+        for owner in grown.owners.iter_mut().flatten() {
+            let Some(old) = before.get(&owner.owner) else { continue };
+            let mut cells: BTreeMap<_, &OwnerDeviceIo> = BTreeMap::new();
+            for io in &old.io {
+                cells.insert((io.device.as_str(), io.operation), io);
+            }
+            for io in &mut owner.io {
+                if let Some(old) = cells.get(&(io.device.as_str(), io.operation)) {
+                    self.number(old.completed, &mut io.completed);
+                    self.number(old.bytes, &mut io.bytes);
+                    self.number(old.wait_ns, &mut io.wait_ns);
+                }
+            }
+        }
+        self.thing("owners");
+    }
+
+    fn nvme(&mut self, older: &Sample, grown: &mut Sample) {
+        let before = index(older.nvme.as_ref(), |c: &NvmeController| c.controller.as_str());
+        for controller in grown.nvme.iter_mut().flatten() {
+            if let Some(old) = before.get(controller.controller.as_str()) {
+                self.nvme_commands(&old.commands, &mut controller.commands);
+                for error in &mut controller.errors {
+                    if let Some(old) = old.errors.iter().find(|o| (o.sct, o.sc) == (error.sct, error.sc)) {
+                        self.number(old.count, &mut error.count);
+                    }
+                }
+                self.number_opt(old.retries, &mut controller.retries);
+                self.number_opt(old.timeouts, &mut controller.timeouts);
+                self.number_opt(old.resets, &mut controller.resets);
+                self.number_opt(old.async_events, &mut controller.async_events);
+                let queues = index(old.queues.as_ref(), |q| q.queue);
+                for queue in controller.queues.iter_mut().flatten() {
+                    if let Some(old) = queues.get(&queue.queue) {
+                        self.number(old.completed, &mut queue.completed);
+                    }
+                }
+            }
+            self.thing(format!("nvme {}", controller.controller));
+        }
+    }
+
+    fn nvme_commands(&mut self, old: &[NvmeCommands], new: &mut [NvmeCommands]) {
+        let before: BTreeMap<_, _> = old.iter().map(|c| ((c.queue, c.opcode), c)).collect();
+        for commands in new {
+            let Some(old) = before.get(&(commands.queue, commands.opcode)) else { continue };
+            self.number(old.completed, &mut commands.completed);
+            self.number_opt(old.bytes, &mut commands.bytes);
+            self.histogram(&old.latency, &mut commands.latency);
+        }
+    }
+
+    fn dma(&mut self, older: &Sample, grown: &mut Sample) {
+        if let (Some(old), Some(new)) = (&older.iommu, &mut grown.iommu) {
+            self.iommu(old, new);
+        }
+        self.thing("iommu");
+        let before = index(older.dma.as_ref(), |d| d.device.as_str());
+        for device in grown.dma.iter_mut().flatten() {
+            if let Some(old) = before.get(device.device.as_str()) {
+                self.number(old.maps, &mut device.maps);
+                self.number(old.bytes, &mut device.bytes);
+                self.number_opt(old.errors, &mut device.errors);
+            }
+            self.thing(format!("dma {}", device.device));
+        }
+        let before = index(older.swiotlb.as_ref(), |d| d.device.as_str());
+        for device in grown.swiotlb.iter_mut().flatten() {
+            if let Some(old) = before.get(device.device.as_str()) {
+                self.number(old.bounces, &mut device.bounces);
+                self.number(old.bytes, &mut device.bytes);
+            }
+            self.thing(format!("swiotlb {}", device.device));
+        }
+    }
+
+    fn iommu(&mut self, old: &Iommu, new: &mut Iommu) {
+        self.number(old.maps, &mut new.maps);
+        self.number(old.mapped_bytes, &mut new.mapped_bytes);
+        self.number(old.unmaps, &mut new.unmaps);
+        self.number(old.unmapped_bytes, &mut new.unmapped_bytes);
+        for (i, n) in new.map_sizes.iter_mut().enumerate() {
+            self.number(old.map_sizes.get(i).copied().unwrap_or(0), n);
+        }
+        trim(&mut new.map_sizes);
+    }
+
+    fn rare(&mut self, older: &Sample, grown: &mut Sample) {
+        let before = index(older.iommu_faults.as_ref(), |f| (f.pci.as_deref(), f.source.as_str()));
+        for fault in grown.iommu_faults.iter_mut().flatten() {
+            if let Some(old) = before.get(&(fault.pci.as_deref(), fault.source.as_str())) {
+                self.number(old.count, &mut fault.count);
+            }
+            self.thing(format!("iommu_faults {}", fault.pci.as_deref().unwrap_or("unknown device")));
+        }
+        let before = index(older.aer.as_ref(), |d: &AerDevice| d.pci.as_str());
+        for device in grown.aer.iter_mut().flatten() {
+            if let Some(old) = before.get(device.pci.as_str()) {
+                self.number(old.corrected, &mut device.corrected);
+                self.number(old.nonfatal, &mut device.nonfatal);
+                self.number(old.fatal, &mut device.fatal);
+            }
+            self.thing(format!("aer {}", device.pci));
+        }
+        let before = index(older.xid.as_ref(), |x| (x.pci.as_str(), x.nvswitch, x.code, x.source.as_str()));
+        for xid in grown.xid.iter_mut().flatten() {
+            if let Some(old) = before.get(&(xid.pci.as_str(), xid.nvswitch, xid.code, xid.source.as_str())) {
+                self.number(old.count, &mut xid.count);
+            }
+            self.thing(format!("xid {}", xid.pci));
+        }
+        if older.io_uring_punted.is_some() {
+            self.number_opt(older.io_uring_punted, &mut grown.io_uring_punted);
+        }
+        self.thing("io_uring");
+    }
+
+    fn dropped(&mut self, older: &[Dropped], grown: &mut [Dropped]) {
+        for drop in grown {
+            if let Some(old) = older.iter().find(|o| (&o.source, &o.reason) == (&drop.source, &drop.reason)) {
+                self.number(old.count, &mut drop.count);
+            }
+            self.thing(format!("dropped {} {}", drop.source, drop.reason));
+        }
+    }
+
+    fn probes(&mut self, older: &Sample, grown: &mut Sample) {
+        let before: BTreeMap<_, _> = older.probes.iter().map(|p| (p.name.as_str(), p)).collect();
+        for probe in &mut grown.probes {
+            if let Some(old) = before.get(probe.name.as_str()) {
+                self.number_opt(old.runs, &mut probe.runs);
+                self.number_opt(old.run_time_ns, &mut probe.run_time_ns);
+            }
+        }
+        // A probe attached again starts at zero; nothing but its own cost depends on it.
+        self.fell = false;
+    }
+}
+
+fn index<'a, T, K: Ord>(section: Option<&'a Vec<T>>, key: impl Fn(&'a T) -> K) -> BTreeMap<K, &'a T> {
+    section.into_iter().flatten().map(|item| (key(item), item)).collect()
+}
+
+fn trim(slots: &mut Vec<u64>) {
+    while slots.last() == Some(&0) {
+        slots.pop();
+    }
+}
