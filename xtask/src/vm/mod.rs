@@ -1,0 +1,150 @@
+//! `cargo xtask vm`: a command in a guest with a real Debian kernel, NVMe SSDs behind a PCIe switch and an IOMMU.
+//! No root, no KVM and no hardware needed: everything is emulated, so counts are exact and times mean nothing.
+
+mod boot;
+mod cpio;
+mod debs;
+mod guest;
+mod kernel;
+mod machine;
+mod modules;
+mod qemu;
+
+use anyhow::{Context, Result};
+use boot::Job;
+use guest::File;
+use kernel::Kernel;
+use machine::{Disk, Machine};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Arguments of `cargo xtask vm`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    /// `lts` (6.12), `newest` (7.3), or a version.
+    #[arg(long, default_value = "lts")]
+    kernel: String,
+    /// Native NVMe multipath: y (the kernel's default) or n.
+    #[arg(long, value_parser = ["y", "n"], default_value = "y")]
+    nvme_multipath: String,
+    /// More kernel arguments.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    cmdline: String,
+    /// A file for the guest, as HOST or HOST:GUEST; a program brings its libraries. Without GUEST it goes to /files.
+    #[arg(long = "file", visible_alias = "files")]
+    files: Vec<File>,
+    /// A kernel module to have at hand (`modprobe NAME` in the guest).
+    #[arg(long = "module")]
+    modules: Vec<String>,
+    /// An SSD: serial=NAME[,size=MIB][,iops=N][,blkdebug=FILE][,paths=N][,at=root]. Default: glake0, glake1, glake2.
+    #[arg(long = "disk")]
+    disks: Vec<Disk>,
+    /// Guest memory in MiB.
+    #[arg(long, default_value_t = 2048)]
+    memory: u32,
+    /// Virtual CPUs.
+    #[arg(long, default_value_t = 2)]
+    cpus: u32,
+    /// Two NUMA nodes.
+    #[arg(long)]
+    numa: bool,
+    /// Without an IOMMU.
+    #[arg(long)]
+    no_iommu: bool,
+    /// More arguments for QEMU, separated by spaces.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    qemu: String,
+    /// Seconds after which the guest is stopped.
+    #[arg(long, default_value_t = 120)]
+    timeout: u64,
+    /// Folder that receives what the command left in /out, the kernel log and the console.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Do not build and bring along `glake` and the test programs.
+    #[arg(long)]
+    bare: bool,
+    /// Only say which kernel release the name stands for.
+    #[arg(long)]
+    resolve: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required_unless_present = "resolve")]
+    command: Vec<String>,
+}
+
+/// Runs the command in a guest and returns its exit status.
+pub(crate) fn run(args: &Args) -> Result<i32> {
+    let cache = cache()?;
+    let kernel = Kernel::get(&cache, &args.kernel)?;
+    if args.resolve {
+        println!("{}", kernel.release);
+        return Ok(0);
+    }
+    let mut files = if args.bare { Vec::new() } else { programs()? };
+    files.extend(args.files.iter().cloned());
+    let machine = Machine {
+        memory_mib: args.memory,
+        cpus: args.cpus,
+        numa: args.numa,
+        iommu: !args.no_iommu,
+        disks: if args.disks.is_empty() { machine::default_disks() } else { args.disks.clone() },
+        extra: args.qemu.split_whitespace().map(str::to_owned).collect(),
+    };
+    let cmdline = format!("nvme_core.multipath={} {}", args.nvme_multipath.to_uppercase(), args.cmdline);
+    let job = Job {
+        kernel: &kernel,
+        machine: &machine,
+        cmdline: &cmdline,
+        files: &files,
+        modules: &args.modules,
+        script: &script(&args.command),
+        out: args.out.as_deref(),
+        deadline: Duration::from_secs(args.timeout),
+    };
+    job.run(&cache)
+}
+
+/// Our programs, built now: `glake` and the load generator.
+fn programs() -> Result<Vec<File>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent folder")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(root)
+        .args(["build", "--quiet", "-p", "glake", "-p", "glake-tests", "--bins"])
+        .status()
+        .context("starting cargo")?;
+    anyhow::ensure!(status.success(), "glake does not build: {status}");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let program = |name: &str| File { from: target.join("debug").join(name), to: format!("bin/{name}") };
+    Ok(["glake", "ioload"].map(program).into_iter().filter(|f| f.from.is_file()).collect())
+}
+
+/// The command as a shell line in which every word stands for itself.
+fn script(command: &[String]) -> String {
+    let quoted: Vec<String> =
+        command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+    format!("exec {}\n", quoted.join(" "))
+}
+
+/// Where kernels, QEMU and packages are kept between runs and checkouts.
+fn cache() -> Result<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache"));
+    let cache = base
+        .or_else(home)
+        .context("neither XDG_CACHE_HOME nor HOME is set: there is no place for the cache")?;
+    let cache = cache.join("glake");
+    std::fs::create_dir_all(&cache).with_context(|| format!("making {}", cache.display()))?;
+    Ok(cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_the_guest_as_they_were_typed() {
+        let words = ["sh", "-c", "echo 'a b' $HOME"].map(str::to_owned);
+        assert_eq!(script(&words), "exec 'sh' '-c' 'echo '\\''a b'\\'' $HOME'\n");
+    }
+}
