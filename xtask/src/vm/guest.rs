@@ -100,13 +100,17 @@ pub(super) fn build(cache: &Path, contents: &Contents, to: &Path) -> Result<()> 
 /// Puts modules where busybox's modprobe looks, with the dependency list that it reads.
 fn add_modules(archive: &mut Archive, kernel: &Kernel, modules: Modules) {
     let folder = format!("lib/modules/{}", kernel.release);
-    let mut index = String::new();
+    let (mut index, mut aliases) = (String::new(), String::new());
     for module in modules.list {
         let needs: String = module.needs.iter().rev().map(|n| format!(" {n}.ko")).collect();
         let _ = writeln!(index, "{}.ko:{needs}", module.name);
+        for alias in module.aliases() {
+            let _ = writeln!(aliases, "alias {alias} {}", module.name);
+        }
         archive.file(&format!("{folder}/{}.ko", module.name), module.bytes);
     }
     archive.file(&format!("{folder}/modules.dep"), index.into_bytes());
+    archive.file(&format!("{folder}/modules.alias"), aliases.into_bytes());
 }
 
 /// Adds a file; a program that is linked dynamically brings its loader and libraries.

@@ -111,11 +111,30 @@ fn module_name(path: &Path) -> String {
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
 }
 
-/// The names in a module's `depends=` entry. The .modinfo section is a row of NUL-ended `key=value` texts.
+impl Module {
+    /// The names that the kernel may ask for it by, such as `fs-ext2`.
+    pub(super) fn aliases(&self) -> Vec<String> {
+        let key = b"\0alias=";
+        let at = self
+            .bytes
+            .windows(key.len())
+            .enumerate()
+            .filter(|(_, w)| *w == key)
+            .map(|(at, _)| at + key.len());
+        at.map(|at| String::from_utf8_lossy(until_nul(&self.bytes[at..])).into_owned()).collect()
+    }
+}
+
+/// The .modinfo section is a row of NUL-ended `key=value` texts.
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|b| *b == 0).next().unwrap_or_default()
+}
+
+/// The names in a module's `depends=` entry.
 fn depends(module: &[u8]) -> Vec<String> {
     let key = b"\0depends=";
     let Some(at) = module.windows(key.len()).position(|w| w == key) else { return Vec::new() };
-    let value = module[at + key.len()..].split(|b| *b == 0).next().unwrap_or_default();
+    let value = until_nul(&module[at + key.len()..]);
     let text = String::from_utf8_lossy(value);
     text.split(',').filter(|n| !n.is_empty()).map(|n| n.replace('-', "_")).collect()
 }
