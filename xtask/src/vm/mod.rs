@@ -10,14 +10,15 @@ mod machine;
 mod modules;
 mod qemu;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use boot::Job;
 use guest::File;
 use kernel::Kernel;
 use machine::{Disk, Machine};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::{build, cmd, tree::Tree};
 
 /// Arguments of `cargo xtask vm`.
 #[derive(Debug, Clone, clap::Args)]
@@ -73,14 +74,14 @@ pub(crate) struct Args {
 }
 
 /// Runs the command in a guest and returns its exit status.
-pub(crate) fn run(args: &Args) -> Result<i32> {
-    let cache = cache()?;
-    let kernel = Kernel::get(&cache, &args.kernel)?;
+pub(crate) fn run(tree: &Tree, args: &Args) -> Result<i32> {
+    let cache = &tree.cache;
+    let kernel = Kernel::get(cache, &args.kernel)?;
     if args.resolve {
         println!("{}", kernel.release);
         return Ok(0);
     }
-    let mut files = if args.bare { Vec::new() } else { programs()? };
+    let mut files = if args.bare { Vec::new() } else { programs(tree)? };
     files.extend(args.files.iter().cloned());
     let machine = Machine {
         memory_mib: args.memory,
@@ -101,22 +102,17 @@ pub(crate) fn run(args: &Args) -> Result<i32> {
         out: args.out.as_deref(),
         deadline: Duration::from_secs(args.timeout),
     };
-    job.run(&cache)
+    job.run(cache)
 }
 
-/// Our programs, built now: `glake` and the load generator.
-fn programs() -> Result<Vec<File>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent folder")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .current_dir(root)
-        .args(["build", "--quiet", "-p", "glake", "-p", "glake-tests", "--bins"])
-        .status()
-        .context("starting cargo")?;
-    anyhow::ensure!(status.success(), "glake does not build: {status}");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let program = |name: &str| File { from: target.join("debug").join(name), to: format!("bin/{name}") };
-    Ok(["glake", "ioload"].map(program).into_iter().filter(|f| f.from.is_file()).collect())
+/// Our programs, built now: `glake` with its probes, and the load generator.
+fn programs(tree: &Tree) -> Result<Vec<File>> {
+    let glake = build::glake(tree, build::Profile::Dev)?;
+    cmd::run(build::cargo(tree, None).args(["build", "--quiet", "-p", "glake-tests", "--bins"]))?;
+    let built = [glake, tree.target.join("debug/ioload")].into_iter().filter(|f| f.is_file());
+    Ok(built
+        .filter_map(|from| Some(File { to: format!("bin/{}", from.file_name()?.to_str()?), from }))
+        .collect())
 }
 
 /// The command as a shell line in which every word stands for itself.
@@ -124,18 +120,6 @@ fn script(command: &[String]) -> String {
     let quoted: Vec<String> =
         command.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
     format!("exec {}\n", quoted.join(" "))
-}
-
-/// Where kernels, QEMU and packages are kept between runs and checkouts.
-fn cache() -> Result<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let home = || std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache"));
-    let cache = base
-        .or_else(home)
-        .context("neither XDG_CACHE_HOME nor HOME is set: there is no place for the cache")?;
-    let cache = cache.join("glake");
-    std::fs::create_dir_all(&cache).with_context(|| format!("making {}", cache.display()))?;
-    Ok(cache)
 }
 
 #[cfg(test)]

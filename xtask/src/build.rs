@@ -1,0 +1,121 @@
+//! Builds: the eBPF object, and the binary with the object inside.
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use crate::{
+    cmd, say,
+    setup::{self, Tools, rust_src},
+    tree::Tree,
+};
+
+/// One profile for developing, one for shipping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// For building, testing and running during development.
+    Dev,
+    /// As shipped and measured.
+    Release,
+}
+
+impl From<bool> for Profile {
+    fn from(release: bool) -> Self {
+        if release { Self::Release } else { Self::Dev }
+    }
+}
+
+/// Builds the eBPF programs and returns the object's path, which stays the same from build to build.
+pub fn ebpf(tree: &Tree) -> Result<PathBuf> {
+    let tools = setup::tools(tree, rust_src::From::Auto)?;
+    ebpf_with(tree, &tools)
+}
+
+/// [`ebpf`] with tools that are there already.
+pub fn ebpf_with(tree: &Tree, tools: &Tools) -> Result<PathBuf> {
+    say::step("ebpf", "building the eBPF programs");
+    let target_dir = tree.target.join("ebpf");
+    // A folder of its own: these flags and RUSTC_BOOTSTRAP would make the user side build anew each time.
+    cmd::run(
+        ebpf_cargo(tree, tools, "build").args(["--quiet", "--release", "--target-dir"]).arg(&target_dir),
+    )?;
+    let built = target_dir.join("bpfel-unknown-none/release/glake-ebpf");
+    let object = target_dir.join("glake-ebpf.o");
+    copy_if_changed(&built, &object)?;
+    Ok(object)
+}
+
+/// `cargo VERB` for the eBPF side, with the flags that its target needs.
+pub fn ebpf_cargo(tree: &Tree, tools: &Tools, verb: &str) -> Command {
+    // debuginfo is where bpf-linker takes BTF from; aya-ebpf picks register layouts by the cfg.
+    let flags = format!(
+        "-Cdebuginfo=2\x1f-Clink-arg=--btf\x1f--cfg=bpf_target_arch=\"{}\"",
+        tools.rustc.version.arch()
+    );
+    let mut cargo = Command::new(&tools.rustc.cargo);
+    cargo
+        .current_dir(tree.root.join("glake-ebpf"))
+        .args([verb, "-Z", "build-std=core", "--target", "bpfel-unknown-none"])
+        // build-std is unstable in name only for this use: it compiles core, with the compiler it belongs to.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTC", &tools.bpf_rustc)
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &tools.linker)
+        .env("CARGO_ENCODED_RUSTFLAGS", flags);
+    cargo
+}
+
+/// Builds the binary with the eBPF programs in it and returns its path.
+pub fn glake(tree: &Tree, profile: Profile) -> Result<PathBuf> {
+    let object = ebpf(tree)?;
+    say::step("build", "building glake");
+    let mut build = cargo(tree, Some(&object));
+    build.args(["build", "--quiet", "--package", "glake", "--bin", "glake"]);
+    if profile == Profile::Release {
+        build.arg("--release");
+    }
+    cmd::run(&mut build)?;
+    let folder = if profile == Profile::Release { "release" } else { "debug" };
+    Ok(tree.target.join(folder).join("glake"))
+}
+
+/// Cargo for the user side, with the object that `glake-user/build.rs` puts into the binary.
+pub fn cargo(tree: &Tree, object: Option<&Path>) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(&tree.root);
+    if let Some(object) = object {
+        cargo.env("GLAKE_EBPF_OBJECT", object);
+    }
+    cargo
+}
+
+/// Copies only what differs, so that an unchanged object does not make its users build anew.
+fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
+    let new = fs::read(from).with_context(|| format!("built object {}", from.display()))?;
+    if fs::read(to).is_ok_and(|old| old == new) {
+        return Ok(());
+    }
+    fs::write(to, new).with_context(|| format!("object {}", to.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unchanged_object_keeps_its_time_and_a_changed_one_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("a"), dir.path().join("b"));
+        fs::write(&from, "one").unwrap();
+        copy_if_changed(&from, &to).unwrap();
+        let old = std::time::SystemTime::UNIX_EPOCH;
+        fs::File::options().write(true).open(&to).unwrap().set_modified(old).unwrap();
+        copy_if_changed(&from, &to).unwrap();
+        assert_eq!(fs::metadata(&to).unwrap().modified().unwrap(), old);
+        fs::write(&from, "two").unwrap();
+        copy_if_changed(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), "two");
+    }
+}
