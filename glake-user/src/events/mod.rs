@@ -4,3 +4,4 @@ pub mod event;
 pub mod recording;
 pub mod sample;
 pub mod source;
+pub mod uvm;

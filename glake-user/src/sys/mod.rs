@@ -3,3 +3,5 @@
     unsafe_code,
     reason = "this is the room where unsafe lives; every block says which promise it keeps"
 )]
+
+pub mod uvm;
