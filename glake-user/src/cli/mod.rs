@@ -7,6 +7,7 @@
 mod completions;
 mod man;
 pub mod out;
+mod uvm;
 pub(crate) mod version;
 
 use crate::error::{Error, Result};
@@ -43,6 +44,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(alias = "faults")]
+    Uvm(uvm::Args),
     #[command(hide = true)]
     Man(man::Args),
     #[command(hide = true)]
@@ -52,6 +55,7 @@ enum Command {
 impl Command {
     fn run(self) -> Result<u8> {
         match self {
+            Command::Uvm(args) => uvm::run(args),
             Command::Man(args) => man::run(args),
             Command::Completions(args) => completions::run(args),
         }

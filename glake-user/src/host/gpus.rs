@@ -1,162 +1,47 @@
-//! The NVIDIA GPUs of this host, as the driver lists them under /proc. Opens no device node, wakes no GPU.
+//! Finding a GPU in the inventory: by what a person types, by the driver's spelling, by minor number.
 
+use super::inventory::Gpu;
+use super::pci;
 use crate::error::{Error, Kind, Result};
-use serde::Serialize;
-use std::path::Path;
 
-/// A PCI address, however it was spelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BusId {
-    /// Domain (segment).
-    pub domain: u32,
-    /// Bus.
-    pub bus: u8,
-    /// Device.
-    pub device: u8,
-    /// Function.
-    pub function: u8,
+/// The GPU at a PCI address in any spelling, with its index by PCI address (the number DCGM and nvidia-smi use).
+/// Function numbers are not compared: a line of the driver has none.
+pub fn at<'a>(gpus: &'a [Gpu], address: &str) -> Option<(usize, &'a Gpu)> {
+    let slot =
+        |address: &str| pci::sysfs(address).and_then(|a| a.rsplit_once('.').map(|(s, _)| s.to_owned()));
+    let want = slot(address)?;
+    gpus.iter().enumerate().find(|(_, g)| slot(&g.pci).as_ref() == Some(&want))
 }
 
-impl BusId {
-    /// Reads `0000:3b:00.0` (sysfs), `00000000:3B:00.0` (NVML, DCGM), `0000:3b:00` and `PCI:0000:3b:00` (Xid lines).
-    pub fn parse(text: &str) -> Option<BusId> {
-        let text = text.trim();
-        let text = text.strip_prefix("PCI:").unwrap_or(text);
-        let mut parts = text.split(':');
-        let (domain, bus, rest) = (parts.next()?, parts.next()?, parts.next()?);
-        let (device, function) = rest.split_once('.').unwrap_or((rest, "0"));
-        if parts.next().is_some() || !(4..=8).contains(&domain.len()) || bus.len() != 2 || device.len() != 2 {
-            return None;
-        }
-        let hex = |t: &str| t.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u32::from_str_radix(t, 16).ok())?;
-        let function = hex(function).filter(|f| *f < 8)?;
-        Some(BusId {
-            domain: hex(domain)?,
-            bus: u8::try_from(hex(bus)?).ok()?,
-            device: u8::try_from(hex(device)?).ok().filter(|d| *d < 32)?,
-            function: u8::try_from(function).ok()?,
-        })
-    }
-
-    /// As DCGM and NVML spell it: `00000000:3B:00.0`.
-    pub fn dcgm(&self) -> String {
-        format!("{:08X}:{:02X}:{:02X}.{:X}", self.domain, self.bus, self.device, self.function)
-    }
+/// The GPU with that UUID.
+pub fn with_uuid<'a>(gpus: &'a [Gpu], uuid: &str) -> Option<(usize, &'a Gpu)> {
+    gpus.iter().enumerate().find(|(_, g)| g.uuid.as_deref() == Some(uuid))
 }
 
-impl std::fmt::Display for BusId {
-    /// As sysfs spells it: `0000:3b:00.0`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
-    }
+/// The GPU behind `/dev/nvidiaN`.
+pub fn with_minor(gpus: &[Gpu], minor: u32) -> Option<(usize, &Gpu)> {
+    gpus.iter().enumerate().find(|(_, g)| g.minor == Some(minor))
 }
 
-/// One GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Gpu {
-    /// Its place among the GPUs by PCI address: the number DCGM and nvidia-smi use.
-    pub index: u32,
-    /// As sysfs spells it.
-    pub pci: String,
-    /// As DCGM spells it.
-    pub pci_bus_id: String,
-    /// `GPU-...`. `None` until the driver has initialised the GPU: it shows question marks then.
-    pub uuid: Option<String>,
-    /// `NVIDIA H200`.
-    pub model: Option<String>,
-    /// The number of `/dev/nvidiaN`.
-    pub minor: Option<u32>,
-    /// Taken out of service by the driver.
-    pub excluded: bool,
-}
-
-impl Gpu {
-    /// `nvidia1`.
-    pub fn device(&self) -> Option<String> {
-        self.minor.map(|n| format!("nvidia{n}"))
-    }
-}
-
-/// What the driver lists.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Gpus {
-    /// `580.159.04`. `None`: no NVIDIA driver is loaded.
-    pub driver_version: Option<String>,
-    /// `open` or `proprietary`, as far as the driver says.
-    pub flavour: Option<String>,
-    /// By PCI address.
-    pub gpus: Vec<Gpu>,
-}
-
-impl Gpus {
-    /// The GPU at a PCI address in any spelling. Function numbers are not compared: an Xid line has none.
-    pub fn at(&self, pci: &str) -> Option<&Gpu> {
-        let want = BusId::parse(pci)?;
-        self.gpus.iter().find(|g| {
-            BusId::parse(&g.pci).is_some_and(|b| (b.domain, b.bus, b.device) == (want.domain, want.bus, want.device))
-        })
-    }
-
-    /// The GPU with that UUID.
-    pub fn with_uuid(&self, uuid: &str) -> Option<&Gpu> {
-        self.gpus.iter().find(|g| g.uuid.as_deref() == Some(uuid))
-    }
-
-    /// The GPU behind `/dev/nvidiaN`.
-    pub fn with_minor(&self, minor: u32) -> Option<&Gpu> {
-        self.gpus.iter().find(|g| g.minor == Some(minor))
-    }
-}
-
-/// Reads the list under `root` (`/` on a live host). No driver is no error: the list is then empty.
+/// Finds a GPU by what a person types: `gpu:2`, `2`, a PCI address, or a UUID or its beginning.
 ///
 /// # Errors
-/// When /proc/driver/nvidia is there and cannot be read.
-pub fn read(root: &Path) -> Result<Gpus> {
-    let base = root.join("proc/driver/nvidia");
-    let mut found = Gpus::default();
-    match std::fs::read_to_string(base.join("version")) {
-        Ok(text) => (found.driver_version, found.flavour) = driver(&text),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        Err(e) => return Err(Error::os(format!("reading {}", base.join("version").display()), e)),
-    }
-    let folder = base.join("gpus");
-    let items = match std::fs::read_dir(&folder) {
-        Ok(items) => items,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        Err(e) => return Err(Error::os(format!("listing {}", folder.display()), e)),
-    };
-    let mut listed = Vec::new();
-    for item in items.flatten() {
-        let Some(bus) = item.file_name().to_str().and_then(BusId::parse) else { continue };
-        // A GPU that is just going away may lose its file: it is listed with what is known.
-        let text = std::fs::read_to_string(item.path().join("information")).unwrap_or_default();
-        listed.push((bus, text));
-    }
-    listed.sort_by_key(|(bus, _)| *bus);
-    found.gpus = listed.iter().zip(0..).map(|((bus, text), index)| gpu(index, *bus, text)).collect();
-    Ok(found)
-}
-
-/// Finds a GPU by what a person types: `gpu:2`, `2`, a PCI address or a UUID (or a beginning of one).
-///
-/// # Errors
-/// `Missing` when none fits, `BadInput` when the beginning fits several.
-pub fn find<'a>(gpus: &'a Gpus, text: &str) -> Result<&'a Gpu> {
+/// `Missing` when none fits, `BadInput` when a beginning fits several.
+pub fn find<'a>(gpus: &'a [Gpu], text: &str) -> Result<(usize, &'a Gpu)> {
     let wanted = text.strip_prefix("gpu:").unwrap_or(text);
     let missing = || {
-        let have: Vec<String> = gpus.gpus.iter().map(|g| format!("gpu:{} {}", g.index, g.pci)).collect();
+        let have: Vec<String> = gpus.iter().enumerate().map(|(i, g)| format!("gpu:{i} {}", g.pci)).collect();
         let have = if have.is_empty() { "this host shows no NVIDIA GPU".to_owned() } else { have.join(", ") };
         Error::new(Kind::Missing, format!("no GPU {text:?}")).remedy(have)
     };
-    if let Ok(index) = wanted.parse::<u32>() {
-        return gpus.gpus.iter().find(|g| g.index == index).ok_or_else(missing);
+    if let Ok(index) = wanted.parse::<usize>() {
+        return gpus.get(index).map(|g| (index, g)).ok_or_else(missing);
     }
-    if BusId::parse(wanted).is_some() {
-        return gpus.at(wanted).ok_or_else(missing);
+    if pci::sysfs(wanted).is_some() {
+        return at(gpus, wanted).ok_or_else(missing);
     }
-    let fits = |g: &&Gpu| wanted.len() >= 8 && g.uuid.as_deref().is_some_and(|u| u.starts_with(wanted));
-    let mut fitting = gpus.gpus.iter().filter(fits);
+    let fits = |g: &Gpu| wanted.len() >= 8 && g.uuid.as_deref().is_some_and(|u| u.starts_with(wanted));
+    let mut fitting = gpus.iter().enumerate().filter(|(_, g)| fits(g));
     let first = fitting.next().ok_or_else(missing)?;
     match fitting.next() {
         None => Ok(first),
@@ -164,110 +49,39 @@ pub fn find<'a>(gpus: &'a Gpus, text: &str) -> Result<&'a Gpu> {
     }
 }
 
-fn driver(text: &str) -> (Option<String>, Option<String>) {
-    let Some(line) = text.lines().find(|l| l.starts_with("NVRM version:")) else { return (None, None) };
-    let version = line.split_whitespace().find(|w| {
-        w.contains('.') && w.split('.').all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
-    });
-    let flavour = if line.contains("Open Kernel Module") { "open" } else { "proprietary" };
-    (version.map(str::to_owned), Some(flavour.to_owned()))
-}
-
-fn gpu(index: u32, bus: BusId, text: &str) -> Gpu {
-    let field = |name: &str| {
-        text.lines()
-            .filter_map(|line| line.split_once(':'))
-            .find(|(key, _)| key.trim() == name)
-            .map(|(_, value)| value.trim().to_owned())
-            .filter(|v| !v.is_empty())
-    };
-    Gpu {
-        index,
-        pci: bus.to_string(),
-        pci_bus_id: bus.dcgm(),
-        uuid: field("GPU UUID").filter(|u| !u.contains('?')),
-        model: field("Model").filter(|m| m != "Unknown"),
-        minor: field("Device Minor").and_then(|m| m.parse().ok()),
-        excluded: field("GPU Excluded").is_some_and(|e| e == "Yes"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
-    fn host(gpus: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a folder");
-        let base = dir.path().join("proc/driver/nvidia");
-        std::fs::create_dir_all(base.join("gpus")).expect("made");
-        let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (b@h)\n";
-        std::fs::write(base.join("version"), version).expect("written");
-        for (pci, text) in gpus {
-            std::fs::create_dir_all(base.join("gpus").join(pci)).expect("made");
-            std::fs::write(base.join("gpus").join(pci).join("information"), text).expect("written");
-        }
-        dir
-    }
-
-    const H200: &str = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 301\nGPU UUID: \t GPU-5c1e0000-1111-2222-3333-444455556666\n\
-                        Video BIOS: \t 96.00.d0.00.01\nBus Type: \t PCIe\nBus Location: \t 0000:3b:00.0\n\
-                        Device Minor: \t 1\nGPU Excluded:\t No\n";
-    const ASLEEP: &str = "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-????????-????-????-????-????????????\n\
-                          Device Minor: \t 0\nGPU Excluded:\t No\n";
-
-    #[test]
-    fn every_spelling_of_an_address_is_the_same_address() {
-        for text in ["0000:3b:00.0", "00000000:3B:00.0", "0000:3b:00", "PCI:0000:3b:00", " 0000:3b:00.0\n"] {
-            let bus = BusId::parse(text).expect(text);
-            assert_eq!(bus.to_string(), "0000:3b:00.0");
-            assert_eq!(bus.dcgm(), "00000000:3B:00.0");
-        }
-        for text in ["", "3b:00.0", "0000:3b:00.8", "0000:3b:20.0", "0000:3b:00.0:1", "zzzz:3b:00.0", "0000:+b:00.0"] {
-            assert_eq!(BusId::parse(text), None, "{text:?}");
-        }
-        assert_eq!(BusId::parse("10000:01:00.0").expect("a VMD domain").to_string(), "10000:01:00.0");
-    }
-
-    #[test]
-    fn a_uuid_of_question_marks_is_unknown_not_a_guess() {
-        let dir = host(&[("0000:3b:00.0", H200), ("0000:19:00.0", ASLEEP)]);
-        let found = read(dir.path()).expect("readable");
-        assert_eq!(found.driver_version.as_deref(), Some("580.159.04"));
-        assert_eq!(found.flavour.as_deref(), Some("open"));
-        assert_eq!(found.gpus[0].pci, "0000:19:00.0", "numbered by PCI address");
-        assert_eq!(found.gpus[0].uuid, None);
-        assert_eq!(found.gpus[1].uuid.as_deref(), Some("GPU-5c1e0000-1111-2222-3333-444455556666"));
-        assert_eq!(found.gpus[1].device().as_deref(), Some("nvidia1"));
-        assert_eq!(found.at("PCI:0000:3b:00").map(|g| g.index), Some(1));
-        assert_eq!(found.with_minor(0).map(|g| g.index), Some(0));
-    }
-
-    #[test]
-    fn a_host_without_the_driver_has_an_empty_list() {
-        let dir = tempfile::tempdir().expect("a folder");
-        assert_eq!(read(dir.path()).expect("no error"), Gpus::default());
+    fn two() -> Vec<Gpu> {
+        let gpu = |pci: &str, uuid: Option<&str>, minor| Gpu {
+            pci: pci.into(),
+            uuid: uuid.map(str::to_owned),
+            minor: Some(minor),
+            model: Some("NVIDIA H200".into()),
+        };
+        vec![gpu("0000:19:00.0", None, 1), gpu("0000:3b:00.0", Some("GPU-5c1e0000-1111"), 0)]
     }
 
     #[test]
     fn a_person_may_name_a_gpu_in_four_ways_and_is_told_what_there_is() {
-        let dir = host(&[("0000:3b:00.0", H200), ("0000:19:00.0", ASLEEP)]);
-        let gpus = read(dir.path()).expect("readable");
+        let gpus = two();
         for text in ["gpu:1", "1", "0000:3B:00.0", "GPU-5c1e0000", "gpu:0000:3b:00"] {
-            assert_eq!(find(&gpus, text).expect(text).index, 1);
+            assert_eq!(find(&gpus, text).expect(text).0, 1);
         }
         let error = find(&gpus, "gpu:7").expect_err("there are two");
         assert_eq!(error.remedy_text(), Some("gpu:0 0000:19:00.0, gpu:1 0000:3b:00.0"));
         assert_eq!(find(&gpus, "GPU").expect_err("too short").kind(), Kind::Missing);
+        assert_eq!(find(&[], "0").expect_err("none").remedy_text(), Some("this host shows no NVIDIA GPU"));
     }
 
-    proptest! {
-        #[test]
-        fn any_text_is_an_address_or_not(text in "\\PC{0,24}") {
-            if let Some(bus) = BusId::parse(&text) {
-                prop_assert_eq!(BusId::parse(&bus.to_string()), Some(bus));
-                prop_assert_eq!(BusId::parse(&bus.dcgm()), Some(bus));
-            }
-        }
+    #[test]
+    fn the_driver_s_own_names_find_the_same_gpu() {
+        let gpus = two();
+        assert_eq!(at(&gpus, "PCI:0000:3b:00").map(|(i, _)| i), Some(1));
+        assert_eq!(at(&gpus, "00000000:3B:00.0").map(|(i, _)| i), Some(1));
+        assert_eq!(at(&gpus, "0000:3c:00.0"), None);
+        assert_eq!(with_minor(&gpus, 1).map(|(i, _)| i), Some(0));
+        assert_eq!(with_uuid(&gpus, "GPU-5c1e0000-1111").map(|(i, _)| i), Some(1));
     }
 }

@@ -1,5 +1,6 @@
 //! What this machine is. Reads, never writes; the root of the file system is a parameter.
 
+pub mod gpus;
 pub mod inventory;
 pub mod kernel;
 pub mod pci;

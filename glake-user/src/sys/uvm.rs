@@ -94,7 +94,10 @@ impl Pages {
 
     /// Copies bytes out, 8 at a time. `offset` and the length must be multiples of 8. `None`: outside or unaligned.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> Option<()> {
-        if !into.len().is_multiple_of(8) || !offset.is_multiple_of(8) || offset.checked_add(into.len())? > self.len {
+        if !into.len().is_multiple_of(8)
+            || !offset.is_multiple_of(8)
+            || offset.checked_add(into.len())? > self.len
+        {
             return None;
         }
         for (i, chunk) in into.chunks_exact_mut(8).enumerate() {

@@ -3,3 +3,4 @@
 pub mod difference;
 pub mod model;
 pub mod state;
+pub mod uvm_tally;

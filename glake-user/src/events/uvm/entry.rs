@@ -237,14 +237,7 @@ pub enum Entry {
     /// A range was mapped from afar instead of moved.
     MapRemote { cause: u8, source: Processor, target: Processor, address: u64, bytes: u64, at: u64 },
     /// Memory was pushed out. Linux drivers of these releases never send it: see [`Cause::Eviction`].
-    Eviction {
-        source: Processor,
-        target: Processor,
-        address_out: u64,
-        address_in: u64,
-        bytes: u64,
-        at: u64,
-    },
+    Eviction { source: Processor, target: Processor, address_out: u64, address_in: u64, bytes: u64, at: u64 },
     /// A type of the driver's own tests (62, 63).
     Test { kind: u8 },
 }
@@ -420,12 +413,9 @@ fn v1(f: &Fields) -> Result<Entry, Refused> {
         },
         kind::GPU_FAULT => gpu_fault(f, f.small(3), f.u8(2)),
         kind::REPLAY => Entry::Replay { gpu: f.small(1), batch: f.u32(4), at: f.u64(8), gpu_at: f.u64(16) },
-        kind::READ_DUPLICATE => Entry::ReadDuplicate {
-            processors: f.u64(8),
-            address: f.u64(16),
-            bytes: f.u64(24),
-            at: f.u64(32),
-        },
+        kind::READ_DUPLICATE => {
+            Entry::ReadDuplicate { processors: f.u64(8), address: f.u64(16), bytes: f.u64(24), at: f.u64(32) }
+        }
         kind::READ_DUPLICATE_INVALIDATE => read_duplicate_end(f, f.small(1)),
         kind::PAGE_SIZE => page_size(f, f.small(1)),
         kind::THRASHING => {

@@ -71,15 +71,19 @@ impl Queue {
     /// UVM descriptor without an address space (not initialised yet, or the second kind that CUDA opens).
     pub fn open(version: &Version, interface: Interface, target: OwnedFd, entries: u32) -> Result<Queue> {
         if !entries.is_power_of_two() || entries < 2 {
-            return Err(Error::new(Kind::Misuse, format!("a queue of {entries} entries: not a power of two")));
+            return Err(Error::new(
+                Kind::Misuse,
+                format!("a queue of {entries} entries: not a power of two"),
+            ));
         }
         let tools = open_tools()?;
         let slots = Pages::new(entries as usize * interface.layout.entry_size())?;
         // One page is enough for the control block of every release (528 or 536 bytes).
         let control = Pages::new(536)?;
         let (request, mut block) = init_block(interface.init, &slots, &control, entries, target.as_fd());
-        ioctl(tools.as_fd(), request, &mut block)
-            .map_err(|e| Error::os(format!("making an event queue (driver {version}, request {request})"), e))?;
+        ioctl(tools.as_fd(), request, &mut block).map_err(|e| {
+            Error::os(format!("making an event queue (driver {version}, request {request})"), e)
+        })?;
         let at = if interface.init == Init::VersionFirst { 52 } else { 48 };
         check("making an event queue", word(&block, at))?;
         if interface.init == Init::Requested && word(&block, 56) != 1 {
@@ -244,9 +248,6 @@ pub fn processors(interface: Interface, uvm: BorrowedFd<'_>) -> Result<Vec<(u16,
     let pages = Pages::new(table.entries * 16)?;
     let mut block = [0u8; BLOCK];
     put(&mut block, 0, &pages.address().to_ne_bytes());
-    if let Some(at) = table.count_at {
-        put(&mut block, at, &u32::try_from(table.entries).unwrap_or(0).to_ne_bytes());
-    }
     if let Some(at) = table.version_at {
         put(&mut block, at, &1u32.to_ne_bytes());
     }
@@ -286,7 +287,9 @@ fn word(block: &[u8; BLOCK], at: usize) -> u32 {
 fn check(doing: &str, found: u32) -> Result<()> {
     let (kind, why) = match found {
         status::OK => return Ok(()),
-        status::ILLEGAL_ACTION => (Kind::Misuse, "the descriptor has no address space yet (NV_ERR_ILLEGAL_ACTION)"),
+        status::ILLEGAL_ACTION => {
+            (Kind::Misuse, "the descriptor has no address space yet (NV_ERR_ILLEGAL_ACTION)")
+        }
         status::INSUFFICIENT_PERMISSIONS => (Kind::Denied, "the descriptor is not one of /dev/nvidia-uvm"),
         status::INVALID_ARGUMENT => (Kind::Device, "the driver found an argument invalid"),
         status::NO_MEMORY => (Kind::Exhausted, "the driver has no memory"),
@@ -305,8 +308,9 @@ mod tests {
     fn queue(entries: u32) -> Queue {
         let version = Version::parse("580.159.04").expect("a version");
         let interface = interface(&version).expect("known");
-        let null =
-            || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).expect("/dev/null");
+        let null = || {
+            rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).expect("/dev/null")
+        };
         Queue {
             tools: null(),
             target: null(),

@@ -67,7 +67,7 @@ impl Layout {
     }
 }
 
-/// How the processor table is asked for: request, offset of the status word, offset of the version word.
+/// How the table of processor UUIDs is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
     /// 64, or 77 for V2.
@@ -76,8 +76,6 @@ pub struct Table {
     pub status_at: usize,
     /// Where the wanted version goes, if there is such a word.
     pub version_at: Option<usize>,
-    /// Where the number of entries goes, if there is such a word.
-    pub count_at: Option<usize>,
     /// Entries of 16 bytes the driver may write.
     pub entries: usize,
 }
@@ -104,15 +102,15 @@ const V2_PROCESSORS: usize = 257;
 /// # Errors
 /// `Unsupported` for a branch whose headers were not read.
 pub fn interface(version: &Version) -> Result<Interface> {
-    let plain_table =
-        Table { request: 64, status_at: 8, version_at: None, count_at: None, entries: V1_PROCESSORS };
+    let plain_table = Table { request: 64, status_at: 8, version_at: None, entries: V1_PROCESSORS };
     let v1 = |init, table| Interface { init, layout: Layout::V1, table, cpu_number: false };
     match version.branch {
         535 | 545 => Ok(v1(Init::Plain, plain_table)),
         // 550.40.07 still had the plain call; the version words came with 550.40.53.
         550 if version.rest.as_slice() < [40, 53].as_slice() => Ok(v1(Init::Plain, plain_table)),
         550 | 555 => {
-            let table = Table { status_at: 12, count_at: Some(8), ..plain_table };
+            // The word at 8 is a count; 0 asks for the V1 table.
+            let table = Table { status_at: 12, ..plain_table };
             Ok(v1(Init::Requested, table))
         }
         560 => {
@@ -125,7 +123,9 @@ pub fn interface(version: &Version) -> Result<Interface> {
         }
         _ => Err(Error::new(
             Kind::Unsupported,
-            format!("the event queue of NVIDIA driver {version} is not known to this GLake (known: 535 to 595)"),
+            format!(
+                "the event queue of NVIDIA driver {version} is not known to this GLake (known: 535 to 595)"
+            ),
         )
         .remedy("use a newer GLake; reading it by guess would print wrong numbers")),
     }
@@ -142,8 +142,9 @@ pub fn loaded(root: &Path) -> Result<Version> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return loaded_from_proc(root),
         Err(e) => return Err(Error::os(format!("reading {}", path.display()), e)),
     };
-    Version::parse(&text)
-        .ok_or_else(|| Error::new(Kind::BadInput, format!("{} holds {:?}, not a version", path.display(), text.trim())))
+    Version::parse(&text).ok_or_else(|| {
+        Error::new(Kind::BadInput, format!("{} holds {:?}, not a version", path.display(), text.trim()))
+    })
 }
 
 /// Some builds leave the module version out: the line of nvidia.ko has the same number.

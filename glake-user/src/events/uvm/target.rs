@@ -3,7 +3,7 @@
 //! `pidfd_getfd` copies a descriptor of the target into this process. It needs the right to ptrace the target: the
 //! same user and a dumpable target (and, with yama, a descendant), or CAP_SYS_PTRACE. It does not stop the target.
 
-use super::queue::Queue;
+use super::queue::{Queue, processors};
 use super::release::{Interface, Version};
 use crate::error::{Error, Kind, Result};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -31,11 +31,10 @@ impl Target {
         match pidfd_open(raw, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Target { pid, pidfd }),
             Err(rustix::io::Errno::SRCH) => Err(no_such()),
-            Err(rustix::io::Errno::INVAL) => Err(Error::new(
-                Kind::Missing,
-                format!("{pid} is a thread, not a process"),
-            )
-            .remedy(format!("give the process id: grep Tgid /proc/{pid}/status"))),
+            Err(rustix::io::Errno::INVAL) => {
+                Err(Error::new(Kind::Missing, format!("{pid} is a thread, not a process"))
+                    .remedy(format!("give the process id: grep Tgid /proc/{pid}/status")))
+            }
             Err(e) => Err(Error::os(format!("opening a descriptor of process {pid}"), e.into())),
         }
     }
@@ -97,8 +96,9 @@ impl Target {
                 Err(e) if e.kind() == Kind::Missing && !self.ended() => continue,
                 Err(e) => return Err(e),
             };
-            match Queue::open(version, interface, descriptor, entries) {
-                Ok(queue) => return Ok(Some(queue)),
+            // A cheap question first: making a queue pins megabytes.
+            match processors(interface, descriptor.as_fd()) {
+                Ok(_) => return Queue::open(version, interface, descriptor, entries).map(Some),
                 Err(e) if e.kind() == Kind::Misuse => {}
                 Err(e) => return Err(e),
             }
