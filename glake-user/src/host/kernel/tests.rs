@@ -52,9 +52,7 @@ fn btf_is_told_by_its_first_bytes() {
 fn lockdown_is_the_word_in_brackets() {
     let at = |text: &str| lockdown(tree(&[("sys/kernel/security/lockdown", text)]).path());
     assert_eq!(at("[none] integrity confidentiality\n"), Answer::Yes { detail: "none".into() });
-    assert!(
-        reason(&at("none [integrity] confidentiality\n")).contains("lockdown=integrity: it refuses kprobes")
-    );
+    assert!(at("none [integrity] confidentiality\n").is_yes());
     assert!(reason(&at("none integrity [confidentiality]\n")).contains("which every probe needs"));
     for broken in ["", "[", "[]", "]integrity[", "[strict]"] {
         assert!(error(&at(broken)).contains("reads"), "{broken:?}");
