@@ -9,6 +9,7 @@ mod man;
 pub mod out;
 mod uvm;
 pub(crate) mod version;
+pub mod view;
 
 use crate::error::{Error, Result};
 use clap::{CommandFactory, Parser, Subcommand};

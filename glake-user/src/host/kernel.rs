@@ -99,7 +99,9 @@ pub fn lockdown(root: &Path) -> Answer {
             Answer::yes("integrity: it refuses changing the kernel, not reading it")
         }
         Ok(Some(level)) => Answer::no(
-            format!("lockdown={level}: it refuses kprobes and reading kernel memory, which every probe needs"),
+            format!(
+                "lockdown={level}: it refuses kprobes and reading kernel memory, which every probe needs"
+            ),
             "boot without lockdown (usually: Secure Boot off). Your decision",
         ),
         Err(answer) => answer,
