@@ -30,7 +30,7 @@ use watch::{Ending, News, Wanted};
         Another user's process needs root or CAP_SYS_PTRACE; your own child needs neither.\n\
         Exit codes with --pid: 0 done, 1 failed, 3 done but events were dropped."
 )]
-pub struct Args {
+pub(super) struct Args {
     /// Watch this process. Waits if it has not used managed memory yet.
     #[arg(long, value_name = "PID")]
     pid: Option<i32>,
@@ -93,7 +93,7 @@ fn entries(text: &str) -> Result<u32, String> {
 ///
 /// # Errors
 /// When the process cannot be watched; with a COMMAND only when it cannot be started.
-pub fn run(args: Args) -> Result<u8> {
+pub(super) fn run(args: Args) -> Result<u8> {
     let mask = mask::parse(&args.events)?;
     let mut sink = Sink::open(&args)?;
     let asked = signals::Asked::catch()?;
