@@ -165,3 +165,63 @@ fn trimmed(path: &Path) -> Option<String> {
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    const GPU: &str = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 0\nGPU UUID: \t GPU-5c1e0000-0000-4000-8000-000000000000\n\
+                       Video BIOS: \t ??.??.??.??.??\nBus Location: \t 0000:3b:00.0\nDevice Minor: \t 1\n";
+
+    #[test]
+    fn a_host_is_read_from_its_files_and_question_marks_are_unknown() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        write(root, "proc/sys/kernel/hostname", "gpu-node-17\n");
+        write(root, "proc/sys/kernel/osrelease", "6.12.48\n");
+        write(
+            root,
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\nGCC version: 12.2.0\n",
+        );
+        write(root, "proc/driver/nvidia/gpus/0000:3b:00.0/information", GPU);
+        write(root, "proc/driver/nvidia/gpus/0000:19:00.0/information", "Model: NVIDIA H200\nGPU UUID: GPU-????????\n");
+        write(root, "sys/class/nvme/nvme0/address", "0000:81:00.0\n");
+        write(root, "sys/class/nvme/nvme0/numa_node", "-1\n");
+        let id = "f".repeat(64);
+        write(root, &format!("var/log/containers/chat-5d9_serve_vllm-main-{id}.log"), "");
+        write(root, "var/log/containers/odd.log", "");
+
+        let host = Inventory::read(root);
+        assert_eq!((host.hostname.as_str(), host.kernel.as_str()), ("gpu-node-17", "6.12.48"));
+        assert_eq!(host.nvidia_driver.as_deref(), Some("580.159.04"));
+        assert_eq!(host.gpus[0].uuid, None, "the driver has not asked that GPU yet");
+        assert_eq!(host.gpu("00000000:3B:00.0").unwrap().minor, Some(1));
+        assert_eq!(host.nvme[0].pci.as_deref(), Some("0000:81:00.0"));
+        assert_eq!(host.nvme[0].numa_node, None);
+        assert_eq!(host.containers.len(), 1);
+        assert_eq!(host.containers[&id].container, "vllm-main");
+    }
+
+    #[test]
+    fn an_empty_root_is_a_host_about_which_nothing_is_known() {
+        let root = tempfile::tempdir().unwrap();
+        let host = Inventory::read(root.path());
+        assert_eq!(host.boot_id, None);
+        assert_eq!(host.hostname, "unknown");
+        assert!(host.gpus.is_empty() && host.nvme.is_empty() && host.containers.is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_name_and_any_line_are_taken_without_a_panic(text: String) {
+            let _ = (container(&text), driver_version(&text));
+        }
+    }
+}

@@ -4,4 +4,5 @@ pub mod gpus;
 pub mod inventory;
 pub mod kernel;
 pub mod pci;
+pub mod process;
 pub mod workload;

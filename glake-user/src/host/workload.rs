@@ -168,3 +168,95 @@ fn unit(parts: &[&str]) -> Option<Workload> {
     let name = parts.iter().rev().find(|part| part.ends_with(".service") || part.ends_with(".scope"))?;
     Some(Workload::named(WorkloadKind::Systemd, *name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn containers() -> BTreeMap<String, Container> {
+        let container = Container { namespace: "serve".into(), pod: "chat-5d9".into(), container: "vllm".into() };
+        [(ID.to_owned(), container)].into()
+    }
+
+    fn title(path: &str) -> (WorkloadKind, String) {
+        let workload = Workload::of_cgroup(path, &containers());
+        (workload.kind, workload.title())
+    }
+
+    #[test]
+    fn a_container_is_named_after_its_pod_under_every_runtime() {
+        let uid = "pod9a2e0000_1111_2222_3333_444455556666";
+        for path in [
+            format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{uid}.slice/cri-containerd-{ID}.scope"),
+            format!("/kubepods.slice/kubepods-{uid}.slice/crio-{ID}.scope/container"),
+            format!("/kubepods/besteffort/pod9a2e0000-1111-2222-3333-444455556666/{ID}"),
+            format!("/kubelet.slice/kubelet-kubepods.slice/kubepods-{uid}.slice/docker-{ID}.scope"),
+        ] {
+            assert_eq!(title(&path), (WorkloadKind::Pod, "serve/chat-5d9".into()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_name_cannot_be_learnt_keeps_its_uid() {
+        let path = "/kubepods.slice/kubepods-pod9a2e0000_1111_2222_3333_444455556666.slice/cri-containerd-ffff.scope";
+        assert_eq!(title(path), (WorkloadKind::Pod, "pod 9a2e0000-1111-2222-3333-444455556666".into()));
+        let static_pod = "/kubepods/burstable/pod0123456789abcdef0123456789abcdef/x";
+        assert_eq!(title(static_pod), (WorkloadKind::Pod, "pod 0123456789abcdef0123456789abcdef".into()));
+    }
+
+    #[test]
+    fn a_slurm_job_is_found_in_the_old_and_the_new_spelling() {
+        for (path, job) in [
+            ("/slurm/uid_1000/job_42/step_0/task_0", "slurm 42"),
+            ("/slurm_gpu-17/uid_1000/job_42/step_batch", "slurm 42"),
+            ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", "slurm 42"),
+            ("/system.slice/gpu-17_slurmstepd.scope/job_42/step_extern", "slurm 42"),
+            ("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user", "slurm s5K1KKYAYG5D00"),
+        ] {
+            assert_eq!(title(path), (WorkloadKind::Slurm, job.into()), "{path}");
+        }
+        assert_eq!(
+            title("/system.slice/slurmstepd.scope/system").0,
+            WorkloadKind::Systemd,
+            "the step daemon itself is no job"
+        );
+    }
+
+    #[test]
+    fn units_and_users_keep_their_names_and_the_root_has_none() {
+        assert_eq!(title("/system.slice/nginx.service"), (WorkloadKind::Systemd, "nginx.service".into()));
+        assert_eq!(title("/system.slice/a.service/init.scope/x"), (WorkloadKind::Systemd, "init.scope".into()));
+        assert_eq!(
+            title("/user.slice/user-1000.slice/session-2.scope"),
+            (WorkloadKind::User, "user-1000.slice".into())
+        );
+        for path in ["/", "", "/system.slice", "/foo/bar"] {
+            assert_eq!(title(path), (WorkloadKind::Other, "other".into()), "{path}");
+        }
+    }
+
+    #[test]
+    fn labels_never_carry_what_is_unknown() {
+        let pod = Workload::of_cgroup(&format!("/kubepods/podx/{ID}"), &containers());
+        let names: Vec<_> = pod.labels().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["workload_kind", "namespace", "pod", "container"]);
+        assert_eq!(Workload::OTHER.labels(), [("workload_kind", "other".to_owned())]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_path_has_a_workload(path: String) { let _ = Workload::of_cgroup(&path, &containers()); }
+
+        #[test]
+        fn any_path_of_known_parts_has_a_workload(
+            parts in proptest::collection::vec(proptest::sample::select(vec![
+                "kubepods", "kubepods.slice", "pod", "kubepods-pod.slice", "slurm", "job_", "job_1", "slurmstepd.scope",
+                "user-.slice", "user-1.slice", "x.service", ".scope", "\u{e9}pod-", "s5K1KKYAYG5D00"
+            ]), 0..6)
+        ) {
+            let _ = Workload::of_cgroup(&parts.join("/"), &containers());
+        }
+    }
+}

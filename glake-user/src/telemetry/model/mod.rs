@@ -7,6 +7,7 @@ mod workloads;
 
 pub use health::coverage;
 pub use nvme::{opcode_name, operation_of};
+pub(super) use nvme::{busiest, fill_ratio};
 pub use workloads::{IsWorkload, workload_of};
 
 use super::{

@@ -101,7 +101,7 @@ impl View<'_> {
 }
 
 /// The fullest submission queue, as a share of what it can hold. `None`: not watched, or no depth is known.
-pub(crate) fn fill_ratio(controller: &NvmeController) -> Option<f64> {
+pub(in crate::telemetry) fn fill_ratio(controller: &NvmeController) -> Option<f64> {
     let queues = controller.queues.as_ref()?;
     // A queue of n entries holds n - 1 commands (NVMe base specification, "Full Queue").
     let ratios = queues.iter().filter_map(|q| {
@@ -112,7 +112,7 @@ pub(crate) fn fill_ratio(controller: &NvmeController) -> Option<f64> {
 }
 
 /// The busiest I/O queue's share of the commands. `None`: no I/O command in the interval.
-pub(crate) fn busiest(grown: &NvmeController) -> Option<f64> {
+pub(in crate::telemetry) fn busiest(grown: &NvmeController) -> Option<f64> {
     let mut by_queue: BTreeMap<u16, u64> = BTreeMap::new();
     for commands in grown.commands.iter().filter(|c| c.queue != 0) {
         *by_queue.entry(commands.queue).or_default() += commands.completed;

@@ -1,0 +1,135 @@
+//! What was booked since the agent started. Nothing in it ever falls.
+
+use super::{
+    booking::Booking,
+    families,
+    table::{Family, HISTOGRAM_SERIES, Type},
+};
+use crate::{
+    events::sample::{Histogram, Sample},
+    host::inventory::Inventory,
+    telemetry::{difference::Difference, model},
+};
+use std::collections::BTreeMap;
+
+/// The labels of a series, in the order of its family.
+pub type Labels = Vec<(&'static str, String)>;
+
+/// Counters and histograms since the agent started.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    counters: BTreeMap<&'static str, BTreeMap<Labels, u64>>,
+    histograms: BTreeMap<&'static str, BTreeMap<Labels, Histogram>>,
+    /// What belongs to workloads.
+    pub(super) workloads: Booking,
+    gauges: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
+    refused: u64,
+    previous: Sample,
+}
+
+/// Label sets kept free for `other`: as many as any family has operations.
+const SPARE: usize = 6;
+
+impl Ledger {
+    /// Books what happened between the previous reading and this one.
+    pub fn advance(&mut self, sample: &Sample, host: &Inventory) {
+        let difference = Difference::between(&self.previous, sample);
+        self.gauges.clear();
+        families::book(self, &difference.grown, host);
+        self.previous = sample.clone();
+    }
+
+    /// The newest reading.
+    pub fn newest(&self) -> &Sample {
+        &self.previous
+    }
+
+    /// Books a counter. A growth of 0 makes the series exist, which alerts on `increase()` need.
+    pub fn count(&mut self, family: &'static Family, labels: Labels, growth: u64) {
+        debug_assert_eq!(family.kind, Type::Counter);
+        let cells = self.counters.entry(family.name).or_default();
+        match place(family, cells, labels, 1) {
+            Place::Own(labels) => *cells.entry(labels).or_default() += growth,
+            Place::Folded(labels) => {
+                self.refused += 1;
+                *cells.entry(labels).or_default() += growth;
+            }
+            Place::Refused => self.refused += 1,
+        }
+    }
+
+    /// Books a histogram.
+    pub fn observe(&mut self, family: &'static Family, labels: Labels, grown: &Histogram) {
+        debug_assert_eq!(family.kind, Type::Histogram);
+        let cells = self.histograms.entry(family.name).or_default();
+        match place(family, cells, labels, HISTOGRAM_SERIES) {
+            Place::Own(labels) => model::add(cells.entry(labels).or_default(), grown),
+            Place::Folded(labels) => {
+                self.refused += 1;
+                model::add(cells.entry(labels).or_default(), grown);
+            }
+            Place::Refused => self.refused += 1,
+        }
+    }
+
+    /// Sets a gauge of this interval. It is gone in the next one unless it is set again.
+    pub fn gauge(&mut self, family: &'static Family, labels: Labels, value: f64) {
+        debug_assert_eq!(family.kind, Type::Gauge);
+        let cells = self.gauges.entry(family.name).or_default();
+        if cells.len() < family.max || cells.contains_key(&labels) {
+            cells.insert(labels, value);
+        } else {
+            self.refused += 1;
+        }
+    }
+
+    /// The gauges of a family.
+    pub fn gauges(&self, family: &Family) -> impl Iterator<Item = (&Labels, f64)> {
+        self.gauges.get(family.name).into_iter().flatten().map(|(labels, value)| (labels, *value))
+    }
+
+    /// The counters of a family that belong to no workload.
+    pub fn counters(&self, family: &Family) -> impl Iterator<Item = (&Labels, u64)> {
+        self.counters.get(family.name).into_iter().flatten().map(|(labels, total)| (labels, *total))
+    }
+
+    /// The histograms of a family.
+    pub fn histograms(&self, family: &Family) -> impl Iterator<Item = (&Labels, &Histogram)> {
+        self.histograms.get(family.name).into_iter().flatten()
+    }
+
+    /// What is booked by workload.
+    pub fn workloads(&self) -> &Booking {
+        &self.workloads
+    }
+
+    /// How often a label set found its family full.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+enum Place {
+    Own(Labels),
+    Folded(Labels),
+    Refused,
+}
+
+/// Where a label set goes: to its own series while there is room, else to the family's `other`.
+fn place<T>(family: &Family, cells: &BTreeMap<Labels, T>, labels: Labels, series: usize) -> Place {
+    let spare = if family.folds.is_empty() { 0 } else { SPARE.min(family.max / series / 4) };
+    if cells.contains_key(&labels) || (cells.len() + spare + 1) * series <= family.max {
+        return Place::Own(labels);
+    }
+    if family.folds.is_empty() {
+        return Place::Refused;
+    }
+    let folded: Labels = labels
+        .into_iter()
+        .map(|(name, value)| if family.folds.contains(&name) { (name, "other".to_owned()) } else { (name, value) })
+        .collect();
+    if cells.contains_key(&folded) || (cells.len() + 1) * series <= family.max {
+        return Place::Folded(folded);
+    }
+    Place::Refused
+}
