@@ -7,6 +7,7 @@
 mod completions;
 mod man;
 pub mod out;
+mod reference;
 mod uvm;
 pub(crate) mod version;
 pub mod view;
@@ -51,6 +52,8 @@ enum Command {
     Man(man::Args),
     #[command(hide = true)]
     Completions(completions::Args),
+    #[command(hide = true)]
+    MetricsReference(reference::Args),
 }
 
 impl Command {
@@ -59,6 +62,7 @@ impl Command {
             Command::Uvm(args) => uvm::run(args),
             Command::Man(args) => man::run(args),
             Command::Completions(args) => completions::run(args),
+            Command::MetricsReference(args) => reference::run(args),
         }
     }
 }

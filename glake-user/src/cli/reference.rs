@@ -6,10 +6,10 @@ use std::io::Write;
 
 /// Print docs/metrics.md, made from the metric table
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub(super) struct Args {}
 
 /// Prints the page.
-pub fn run(_args: Args) -> Result<u8> {
+pub(super) fn run(_args: Args) -> Result<u8> {
     let mut stdout = out::stdout();
     stdout.write_all(reference::markdown().as_bytes()).and_then(|()| stdout.flush()).map_err(out::failed)?;
     Ok(exit::OK)

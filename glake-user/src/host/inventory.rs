@@ -191,7 +191,11 @@ mod tests {
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)\nGCC version: 12.2.0\n",
         );
         write(root, "proc/driver/nvidia/gpus/0000:3b:00.0/information", GPU);
-        write(root, "proc/driver/nvidia/gpus/0000:19:00.0/information", "Model: NVIDIA H200\nGPU UUID: GPU-????????\n");
+        write(
+            root,
+            "proc/driver/nvidia/gpus/0000:19:00.0/information",
+            "Model: NVIDIA H200\nGPU UUID: GPU-????????\n",
+        );
         write(root, "sys/class/nvme/nvme0/address", "0000:81:00.0\n");
         write(root, "sys/class/nvme/nvme0/numa_node", "-1\n");
         let id = "f".repeat(64);

@@ -25,8 +25,10 @@ impl Process {
         let folder = root.join("proc").join(who);
         let stat = fs::read_to_string(folder.join("stat")).ok()?;
         let boot = fs::read_to_string(root.join("proc/stat")).ok();
-        let boot = boot.and_then(|text| text.lines().find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok()));
-        let mut process = parse_stat(&stat, rustix::param::clock_ticks_per_second(), rustix::param::page_size() as u64)?;
+        let boot = boot
+            .and_then(|text| text.lines().find_map(|line| line.strip_prefix("btime ")?.parse::<f64>().ok()));
+        let mut process =
+            parse_stat(&stat, rustix::param::clock_ticks_per_second(), rustix::param::page_size() as u64)?;
         process.started_seconds = boot.zip(process.started_seconds).map(|(boot, after)| boot + after);
         process.open_fds = fs::read_dir(folder.join("fd")).ok().map(|entries| entries.count() as u64);
         let limits = fs::read_to_string(folder.join("limits")).ok();

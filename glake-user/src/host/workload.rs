@@ -176,7 +176,8 @@ mod tests {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     fn containers() -> BTreeMap<String, Container> {
-        let container = Container { namespace: "serve".into(), pod: "chat-5d9".into(), container: "vllm".into() };
+        let container =
+            Container { namespace: "serve".into(), pod: "chat-5d9".into(), container: "vllm".into() };
         [(ID.to_owned(), container)].into()
     }
 
@@ -189,7 +190,9 @@ mod tests {
     fn a_container_is_named_after_its_pod_under_every_runtime() {
         let uid = "pod9a2e0000_1111_2222_3333_444455556666";
         for path in [
-            format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{uid}.slice/cri-containerd-{ID}.scope"),
+            format!(
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{uid}.slice/cri-containerd-{ID}.scope"
+            ),
             format!("/kubepods.slice/kubepods-{uid}.slice/crio-{ID}.scope/container"),
             format!("/kubepods/besteffort/pod9a2e0000-1111-2222-3333-444455556666/{ID}"),
             format!("/kubelet.slice/kubelet-kubepods.slice/kubepods-{uid}.slice/docker-{ID}.scope"),
@@ -227,7 +230,10 @@ mod tests {
     #[test]
     fn units_and_users_keep_their_names_and_the_root_has_none() {
         assert_eq!(title("/system.slice/nginx.service"), (WorkloadKind::Systemd, "nginx.service".into()));
-        assert_eq!(title("/system.slice/a.service/init.scope/x"), (WorkloadKind::Systemd, "init.scope".into()));
+        assert_eq!(
+            title("/system.slice/a.service/init.scope/x"),
+            (WorkloadKind::Systemd, "init.scope".into())
+        );
         assert_eq!(
             title("/user.slice/user-1000.slice/session-2.scope"),
             (WorkloadKind::User, "user-1000.slice".into())

@@ -54,10 +54,19 @@ mod tests {
         let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
                           text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Format::of_accept(Some(prometheus)), Format::OpenMetrics);
-        for header in [None, Some(""), Some("*/*"), Some("text/html"), Some("application/openmetrics-text;version=0.0.1")] {
+        for header in [
+            None,
+            Some(""),
+            Some("*/*"),
+            Some("text/html"),
+            Some("application/openmetrics-text;version=0.0.1"),
+        ] {
             assert_eq!(Format::of_accept(header), Format::Classic, "{header:?}");
         }
-        assert_eq!(Format::of_accept(Some("application/openmetrics-text; q=0.2, text/plain")), Format::Classic);
+        assert_eq!(
+            Format::of_accept(Some("application/openmetrics-text; q=0.2, text/plain")),
+            Format::Classic
+        );
         assert_eq!(Format::of_accept(Some("application/openmetrics-text")), Format::OpenMetrics);
     }
 

@@ -66,7 +66,11 @@ impl Booking {
                 Some(named) => {
                     named.busy |= activity > 0;
                     named.recent = named.recent.saturating_add(activity);
-                    if full && !named.account.contains_key(&key) { &mut self.other } else { &mut named.account }
+                    if full && !named.account.contains_key(&key) {
+                        &mut self.other
+                    } else {
+                        &mut named.account
+                    }
                 }
                 None => {
                     let so_far = self.candidates.entry(workload.clone()).or_default();
@@ -81,8 +85,10 @@ impl Booking {
 
     /// Notes the cell, and whether a named workload may have it without taking more series than the family has.
     fn has_room(&mut self, family: &'static Family, key: &(&'static str, Labels)) -> bool {
-        let cells =
-            self.touched.entry(family.name).or_insert_with(|| Cells { max: family.max, labels: BTreeSet::new() });
+        let cells = self
+            .touched
+            .entry(family.name)
+            .or_insert_with(|| Cells { max: family.max, labels: BTreeSet::new() });
         if !cells.labels.contains(&key.1) {
             cells.labels.insert(key.1.clone());
         }
@@ -121,14 +127,18 @@ impl Booking {
     }
 
     fn elect(&mut self, now_ns: u64) -> bool {
-        let mut newcomers: Vec<(u64, Workload)> =
-            std::mem::take(&mut self.candidates).into_iter().map(|(w, n)| (n, w)).filter(|(n, _)| *n > 0).collect();
+        let mut newcomers: Vec<(u64, Workload)> = std::mem::take(&mut self.candidates)
+            .into_iter()
+            .map(|(w, n)| (n, w))
+            .filter(|(n, _)| *n > 0)
+            .collect();
         // Most active first; names decide between equals, so that the outcome does not depend on chance.
         newcomers.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut changed = false;
         for (activity, workload) in newcomers {
             if self.named.len() >= NAMED {
-                let least = self.named.iter().min_by_key(|(_, n)| n.recent).map(|(w, n)| (w.clone(), n.recent));
+                let least =
+                    self.named.iter().min_by_key(|(_, n)| n.recent).map(|(w, n)| (w.clone(), n.recent));
                 let Some((least, recent)) = least else { break };
                 if activity <= recent.saturating_mul(TAKE_OVER) {
                     break;

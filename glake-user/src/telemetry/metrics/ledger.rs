@@ -126,7 +126,11 @@ fn place<T>(family: &Family, cells: &BTreeMap<Labels, T>, labels: Labels, series
     }
     let folded: Labels = labels
         .into_iter()
-        .map(|(name, value)| if family.folds.contains(&name) { (name, "other".to_owned()) } else { (name, value) })
+        .map(
+            |(name, value)| {
+                if family.folds.contains(&name) { (name, "other".to_owned()) } else { (name, value) }
+            },
+        )
         .collect();
     if cells.contains_key(&folded) || (cells.len() + 1) * series <= family.max {
         return Place::Folded(folded);

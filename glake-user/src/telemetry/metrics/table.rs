@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn histogram_bounds_are_bounds_of_the_kernel_s_slots() {
-        let slots: BTreeSet<_> = (0..glake_common::hist::SLOTS).filter_map(glake_common::hist::upper_us).collect();
+        let slots: BTreeSet<_> =
+            (0..glake_common::hist::SLOTS).filter_map(glake_common::hist::upper_us).collect();
         for bound in LATENCY_BOUNDS_US {
             assert!(slots.contains(&bound), "{bound} us would split a slot");
         }

@@ -55,7 +55,8 @@ fn bytes_by_workload(ledger: &Ledger) -> BTreeMap<String, u64> {
 #[test]
 fn a_delta_is_booked_to_a_name_only_if_the_workload_has_one_at_that_instant() {
     let (mut ledger, host) = (Ledger::default(), Inventory::default());
-    let reading = |ns, bytes| Sample { at: at(ns), owners: Some(vec![owner("db", bytes)]), ..Sample::default() };
+    let reading =
+        |ns, bytes| Sample { at: at(ns), owners: Some(vec![owner("db", bytes)]), ..Sample::default() };
     ledger.advance(&reading(SECOND, 100), &host);
     assert_eq!(
         bytes_by_workload(&ledger),
@@ -81,7 +82,8 @@ fn names_change_at_most_once_a_minute() {
 #[test]
 fn a_name_ends_after_ten_idle_minutes_and_goes_on_where_it_ended() {
     let (mut ledger, host) = (Ledger::default(), Inventory::default());
-    let reading = |ns, bytes| Sample { at: at(ns), owners: Some(vec![owner("a", bytes)]), ..Sample::default() };
+    let reading =
+        |ns, bytes| Sample { at: at(ns), owners: Some(vec![owner("a", bytes)]), ..Sample::default() };
     ledger.advance(&reading(SECOND, 10), &host);
     ledger.advance(&reading(2 * SECOND, 30), &host);
     ledger.advance(&reading(2 * SECOND + IDLE_NS - 1, 30), &host);
@@ -165,7 +167,11 @@ fn both_formats_carry_the_same_series() {
     assert!(values(&classic).len() > 60, "{classic}");
     assert!(open.ends_with("# EOF\n") && !classic.contains("EOF"));
     for family in TABLE {
-        assert!(classic.contains(&format!("# TYPE {} {}\n", family.name, family.kind.name())), "{}", family.name);
+        assert!(
+            classic.contains(&format!("# TYPE {} {}\n", family.name, family.kind.name())),
+            "{}",
+            family.name
+        );
         let stem = family.name.strip_suffix("_total").unwrap_or(family.name);
         assert!(open.contains(&format!("# TYPE {stem} {}\n", family.kind.name())), "{}", family.name);
     }
@@ -233,7 +239,8 @@ fn at_most_sixteen_codes_of_a_gpu_have_a_series_and_the_rest_is_other() {
     assert_eq!(xids.iter().map(|(_, v)| **v).sum::<f64>(), 40.0);
     let series = r#"glake_gpu_xid_errors_total{pci_bus_id="00000000:3B:00.0",xid="13",action="restart_app",source="tracepoint"}"#;
     assert_eq!(lines[series], 1.0);
-    let newest = r#"glake_gpu_xid_last_timestamp_seconds{pci_bus_id="00000000:3B:00.0",xid="other",action="other"}"#;
+    let newest =
+        r#"glake_gpu_xid_last_timestamp_seconds{pci_bus_id="00000000:3B:00.0",xid="other",action="other"}"#;
     assert_eq!(lines[newest], 40.0);
 }
 
@@ -250,7 +257,8 @@ fn the_reference_page_is_the_table() {
 /// A ledger in which every family of the probes has at least one series.
 fn full_ledger() -> Ledger {
     let mut ledger = Ledger::default();
-    let probe = Probe { name: "block_issue".into(), required: true, state: ProbeState::On, ..Probe::default() };
+    let probe =
+        Probe { name: "block_issue".into(), required: true, state: ProbeState::On, ..Probe::default() };
     let read = BlockOperation {
         operation: Operation::Read,
         completed: 1,
@@ -259,8 +267,13 @@ fn full_ledger() -> Ledger {
         queue: Some(Histogram { slots: vec![1], sum_ns: 5 }),
         device: Some(Histogram { slots: vec![1], sum_ns: 5 }),
     };
-    let commands =
-        NvmeCommands { queue: 1, opcode: 2, completed: 1, latency: Histogram { slots: vec![1], sum_ns: 1 }, ..NvmeCommands::default() };
+    let commands = NvmeCommands {
+        queue: 1,
+        opcode: 2,
+        completed: 1,
+        latency: Histogram { slots: vec![1], sum_ns: 1 },
+        ..NvmeCommands::default()
+    };
     let nvme = NvmeController {
         controller: "nvme0".into(),
         pci: Some("0000:81:00.0".into()),
@@ -274,7 +287,12 @@ fn full_ledger() -> Ledger {
     let sample = Sample {
         at: at(SECOND),
         probes: vec![probe],
-        block: Some(vec![BlockDevice { device: "vda".into(), requeues: Some(0), operations: vec![read], ..BlockDevice::default() }]),
+        block: Some(vec![BlockDevice {
+            device: "vda".into(),
+            requeues: Some(0),
+            operations: vec![read],
+            ..BlockDevice::default()
+        }]),
         owners: Some(vec![owner("a", 10)]),
         nvme: Some(vec![nvme]),
         iommu: Some(Iommu { maps: 1, ..Iommu::default() }),
@@ -283,7 +301,14 @@ fn full_ledger() -> Ledger {
         swiotlb: Some(vec![SwiotlbDevice { device: "0000:81:00.0".into(), bounces: 1, bytes: 1 }]),
         aer: Some(vec![AerDevice { pci: "0000:81:00.0".into(), corrected: 1, nonfatal: 0, fatal: 0 }]),
         io_uring_punted: Some(1),
-        xid: Some(vec![XidCount { pci: "0000:3b:00.0".into(), code: 31, source: "tracepoint".into(), count: 1, last: at(SECOND), ..XidCount::default() }]),
+        xid: Some(vec![XidCount {
+            pci: "0000:3b:00.0".into(),
+            code: 31,
+            source: "tracepoint".into(),
+            count: 1,
+            last: at(SECOND),
+            ..XidCount::default()
+        }]),
         dropped: vec![Dropped { source: "ring".into(), reason: "ring_full".into(), count: 0 }],
         cost: Cost { map_bytes: 4096, ebpf_run_time_ns: Some(7) },
     };

@@ -61,14 +61,17 @@ pub fn series_count(tree: &[Branch]) -> usize {
 
 fn series(family: &'static Family, ledger: &Ledger, itself: &Itself) -> Vec<(Labels, Value)> {
     // Two families are sums of times that are kept in ns.
-    let number = |n: u64| if family.name == PROBE_CPU.name { Value::Real(n as f64 / 1e9) } else { Value::Whole(n) };
+    let number =
+        |n: u64| if family.name == PROBE_CPU.name { Value::Real(n as f64 / 1e9) } else { Value::Whole(n) };
     let mut series: Vec<(Labels, Value)> = match family.kind {
         Type::Counter => {
             let own = ledger.counters(family).map(|(labels, total)| (labels.clone(), number(total)));
             let workloads = ledger.workloads().series(family);
             own.chain(workloads.into_iter().map(|(labels, total)| (labels, number(total)))).collect()
         }
-        Type::Gauge => ledger.gauges(family).map(|(labels, value)| (labels.clone(), Value::Real(value))).collect(),
+        Type::Gauge => {
+            ledger.gauges(family).map(|(labels, value)| (labels.clone(), Value::Real(value))).collect()
+        }
         Type::Histogram => ledger.histograms(family).map(|(labels, h)| (labels.clone(), fold(h))).collect(),
     };
     series.extend(about_itself(family, ledger, itself));
@@ -101,9 +104,11 @@ fn about_itself(family: &'static Family, ledger: &Ledger, itself: &Itself) -> Op
 /// The kernel's slots become the fixed bounds: every bound is the end of a slot, so nothing is moved across one.
 pub(super) fn fold(histogram: &Histogram) -> Value {
     let below = LATENCY_BOUNDS_US.map(|bound| {
-        let within = histogram.slots.iter().enumerate().filter(|(slot, _)| {
-            glake_common::hist::upper_us(*slot).is_some_and(|upper| upper <= bound)
-        });
+        let within = histogram
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(slot, _)| glake_common::hist::upper_us(*slot).is_some_and(|upper| upper <= bound));
         within.map(|(_, n)| n).sum()
     });
     Value::Histogram { below: below.into(), count: histogram.count(), sum: histogram.sum_ns as f64 / 1e9 }

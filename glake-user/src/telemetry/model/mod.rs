@@ -6,8 +6,8 @@ mod nvme;
 mod workloads;
 
 pub use health::coverage;
-pub use nvme::{opcode_name, operation_of};
 pub(super) use nvme::{busiest, fill_ratio};
+pub use nvme::{opcode_name, operation_of};
 pub use workloads::{IsWorkload, workload_of};
 
 use super::{

@@ -27,11 +27,17 @@ fn disk(name: &str, completed: u64, bytes: u64, times: &[u64]) -> BlockDevice {
         queue: None,
         device: Some(histogram(times)),
     };
-    BlockDevice { device: name.into(), in_flight: Some(3), operations: vec![operation], ..BlockDevice::default() }
+    BlockDevice {
+        device: name.into(),
+        in_flight: Some(3),
+        operations: vec![operation],
+        ..BlockDevice::default()
+    }
 }
 
 fn owner(owner: Owner, path: Option<&str>, operation: Operation, bytes: u64) -> OwnerIo {
-    let io = OwnerDeviceIo { device: "vda".into(), operation, completed: bytes / 4096, bytes, wait_ns: bytes };
+    let io =
+        OwnerDeviceIo { device: "vda".into(), operation, completed: bytes / 4096, bytes, wait_ns: bytes };
     OwnerIo { owner, cgroup_path: path.map(str::to_owned), io: vec![io] }
 }
 
@@ -41,9 +47,13 @@ fn task(tgid: u32, comm: &str) -> Owner {
 
 #[test]
 fn a_rate_is_the_growth_over_the_time_between_two_readings() {
-    let older = Sample { at: at(10), block: Some(vec![disk("vda", 100, 4096, &[90_000])]), ..Sample::default() };
-    let newer =
-        Sample { at: at(12), block: Some(vec![disk("vda", 300, 12_288, &[90_000, 90_000, 31_000_000])]), ..older.clone() };
+    let older =
+        Sample { at: at(10), block: Some(vec![disk("vda", 100, 4096, &[90_000])]), ..Sample::default() };
+    let newer = Sample {
+        at: at(12),
+        block: Some(vec![disk("vda", 300, 12_288, &[90_000, 90_000, 31_000_000])]),
+        ..older.clone()
+    };
     let state = State::between(&older, &newer, &Inventory::default());
     let disk = &state.block.as_ref().unwrap()[0];
     let read = &disk.operations[0];
@@ -94,7 +104,8 @@ fn time_that_does_not_move_gives_no_rate() {
 #[test]
 fn a_value_beyond_the_scale_is_counted_and_not_guessed() {
     let older = Sample { at: at(1), block: Some(vec![disk("vda", 0, 0, &[])]), ..Sample::default() };
-    let newer = Sample { at: at(2), block: Some(vec![disk("vda", 1, 1, &[60_000_000_000])]), ..Sample::default() };
+    let newer =
+        Sample { at: at(2), block: Some(vec![disk("vda", 1, 1, &[60_000_000_000])]), ..Sample::default() };
     let state = State::between(&older, &newer, &Inventory::default());
     let latency = state.block.unwrap()[0].operations[0].device.clone().unwrap();
     assert_eq!((latency.above_scale, latency.p99_ns), (1, Some(16_777_216_000)));
@@ -143,9 +154,15 @@ fn health_names_every_blind_required_probe_and_every_miss() {
     let dropped = |count| vec![Dropped { source: "ring".into(), reason: "ring_full".into(), count }];
     let older = Sample { at: at(1), dropped: dropped(5), ..Sample::default() };
     let mut newer = Sample { at: at(2), dropped: dropped(5), ..Sample::default() };
-    newer.probes = vec![probe("block_issue", true, ProbeState::On), probe("block_merge", false, ProbeState::Failed)];
+    newer.probes =
+        vec![probe("block_issue", true, ProbeState::On), probe("block_merge", false, ProbeState::Failed)];
     let state = State::between(&older, &newer, &Inventory::default());
-    assert_eq!(state.health.status, Status::Ok, "old drops and an optional probe are no alarm: {:?}", state.health);
+    assert_eq!(
+        state.health.status,
+        Status::Ok,
+        "old drops and an optional probe are no alarm: {:?}",
+        state.health
+    );
     assert_eq!(state.coverage[0].state, Watched::Partly);
     assert_eq!(state.coverage[0].missing, ["block_merge could not be attached: EPERM -> run as root"]);
 
@@ -154,7 +171,10 @@ fn health_names_every_blind_required_probe_and_every_miss() {
     let state = State::between(&older, &newer, &Inventory::default());
     assert_eq!(
         state.health.reasons,
-        ["required probe block_issue was taken off: EPERM -> run as root", "2 events of ring were missed: ring_full"]
+        [
+            "required probe block_issue was taken off: EPERM -> run as root",
+            "2 events of ring were missed: ring_full"
+        ]
     );
 }
 
@@ -183,7 +203,8 @@ fn nvme_commands_are_added_up_by_operation_and_by_queue() {
     let newer = Sample { at: at(2), nvme: Some(vec![controller(11)]), ..Sample::default() };
     let state = State::between(&older, &newer, &Inventory::default());
     let nvme = &state.nvme.unwrap()[0];
-    let rates: Vec<_> = nvme.operations.iter().map(|o| (o.operation.as_str(), o.completed.per_second)).collect();
+    let rates: Vec<_> =
+        nvme.operations.iter().map(|o| (o.operation.as_str(), o.completed.per_second)).collect();
     assert_eq!(rates, [("read", Some(40.0)), ("flush", Some(10.0)), ("admin", Some(10.0))]);
     assert_eq!(nvme.operations[0].bytes.unwrap().total, 44 * 4096);
     assert_eq!(nvme.operations[1].bytes, None, "a flush has no bytes");

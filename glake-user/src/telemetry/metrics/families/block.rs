@@ -7,7 +7,9 @@ use crate::{
     telemetry::{
         metrics::{
             ledger::{Labels, Ledger},
-            table::{BLOCK_DEVICE_DURATION, BLOCK_ERRORS, BLOCK_IO_BYTES, BLOCK_QUEUE_DURATION, BLOCK_REQUEUES},
+            table::{
+                BLOCK_DEVICE_DURATION, BLOCK_ERRORS, BLOCK_IO_BYTES, BLOCK_QUEUE_DURATION, BLOCK_REQUEUES,
+            },
         },
         model::workload_of,
     },

@@ -44,7 +44,9 @@ fn gpu(ledger: &mut Ledger, xid: &XidCount, mut labels: Labels) {
     let of_gpu = |other: &Labels| labels.iter().all(|label| other.contains(label));
     let known: BTreeSet<String> = {
         let series = ledger.counters(&XID_ERRORS).filter(|(other, _)| of_gpu(other));
-        series.filter_map(|(other, _)| other.iter().find(|(name, _)| *name == "xid").map(|(_, v)| v.clone())).collect()
+        series
+            .filter_map(|(other, _)| other.iter().find(|(name, _)| *name == "xid").map(|(_, v)| v.clone()))
+            .collect()
     };
     let code = xid.code.to_string();
     let own = known.contains(&code) || known.len() < CODES;
