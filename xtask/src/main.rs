@@ -4,6 +4,7 @@
 //! enough to start with any of them.
 mod build;
 mod cmd;
+mod files;
 mod say;
 mod setup;
 mod tree;

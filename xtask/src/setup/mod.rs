@@ -4,7 +4,7 @@
 //! cache changes without a line that says so first.
 pub mod apt;
 mod linker;
-mod lock;
+pub mod lock;
 pub mod rust_src;
 pub mod rustc;
 

@@ -27,9 +27,6 @@ pub enum From {
     Debian,
 }
 
-/// The suite whose `rust-src` follows upstream's releases.
-const SUITE: &str = "trixie-backports";
-
 /// The `rustc` that finds the core library's source: the toolchain's own, or a wrapper in the cache.
 pub fn ensure(cache: &Path, rustc: &Rustc, from: From) -> Result<PathBuf> {
     if from != From::Debian {
@@ -43,6 +40,7 @@ pub fn ensure(cache: &Path, rustc: &Rustc, from: From) -> Result<PathBuf> {
         }
     }
     by_debian(cache, rustc)
+        .context("no source of Rust's core library; `rustup component add rust-src` brings it too")
 }
 
 /// Whether a sysroot has the source: cargo's `build-std` starts at this lock file.
@@ -74,15 +72,11 @@ fn by_debian(cache: &Path, rustc: &Rustc) -> Result<PathBuf> {
         return Ok(wrapper);
     }
     say::step("rust-src", &format!("Debian's package for {release} into {}", sysroot.display()));
-    let set = format!("rust-src-{release}");
-    let debs = apt::fetch(cache, &set, SUITE, |index| Ok(vec![index.release("rust-src", release)?])).with_context(
-        || format!("no source of Rust's core library for {release}: `rustup component add rust-src` is the other way"),
-    )?;
+    let apt = apt::Apt::open(cache)?;
+    let version = apt.version_of("rust-src", release)?;
     let source = cache.join(format!("rust-src-{release}"));
     let library = format!("./usr/src/rustc-{release}/library");
-    for deb in &debs {
-        apt::unpack(deb, &source, &[&library])?;
-    }
+    apt.unpack(&[format!("rust-src={version}")], &[&library], &source)?;
     link_sysroot(&rustc.sysroot, &source.join(format!("usr/src/rustc-{release}")), &sysroot)?;
     let script =
         format!("#!/bin/sh\nexec '{}' --sysroot '{}' \"$@\"\n", rustc.rustc.display(), sysroot.display());

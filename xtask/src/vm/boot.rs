@@ -1,10 +1,10 @@
 //! One run of a guest: build its initramfs, start QEMU, pass its output on, wait with a deadline, fetch its results.
 
-use super::debs;
 use super::guest::{self, File};
 use super::kernel::Kernel;
 use super::machine::Machine;
 use super::qemu::Qemu;
+use crate::{cmd, files};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -34,7 +34,7 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     /// Runs it and returns the script's exit status.
     pub(crate) fn run(&self, cache: &Path) -> Result<i32> {
-        let folder = debs::tempdir(&std::env::temp_dir(), "glake-lab")?;
+        let folder = files::fresh_folder(&std::env::temp_dir(), "glake-lab")?;
         let done = self.run_in(cache, &folder);
         let removed = fs::remove_dir_all(&folder);
         let status = done?;
@@ -106,7 +106,7 @@ impl Job<'_> {
         let status = fs::read_to_string(out.join(".status")).ok().and_then(|s| s.trim().parse().ok());
         if let Some(to) = self.out {
             fs::create_dir_all(to)?;
-            debs::run(Command::new("cp").arg("-rT").arg(&out).arg(to))?;
+            cmd::output(Command::new("cp").arg("-rT").arg(&out).arg(to))?;
         }
         match status {
             Some(status) => Ok(status),

@@ -1,9 +1,12 @@
 //! What the guest finds in its root: busybox, our programs with the libraries they ask for, modules, one script.
 
 use super::cpio::Archive;
-use super::debs::{self, Apt};
 use super::kernel::Kernel;
 use super::modules::{self, Modules};
+use crate::{
+    files,
+    setup::{apt::Apt, lock},
+};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -167,12 +170,13 @@ fn parse_ldd(text: &str) -> Result<BTreeSet<String>> {
 
 /// The static busybox, fetched once.
 fn busybox(cache: &Path) -> Result<PathBuf> {
+    let _lock = lock::take(cache)?;
     let root = cache.join("busybox");
     let candidates = ["bin/busybox", "usr/bin/busybox"].map(|p| root.join(p));
     if !candidates.iter().any(|p| p.exists()) {
         eprintln!("xtask: fetching busybox into {}", root.display());
-        let place = debs::tempdir(cache, "busybox.part")?;
-        Apt::open(cache)?.unpack(&["busybox-static".to_owned()], &place)?;
+        let place = files::fresh_folder(cache, "busybox.part")?;
+        Apt::open(cache)?.unpack(&["busybox-static".to_owned()], &[], &place)?;
         fs::rename(&place, &root)?;
     }
     candidates

@@ -1,7 +1,10 @@
 //! Which kernel the guest boots: a name is resolved to a version through Debian's meta-package, and the version is
 //! kept unpacked in the cache.
 
-use super::debs::{self, Apt};
+use crate::{
+    files,
+    setup::{apt::Apt, lock},
+};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +25,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Resolves `name` (`lts`, `newest`, or a version such as `6.12.95`) and unpacks it into the cache if need be.
     pub(crate) fn get(cache: &Path, name: &str) -> Result<Kernel> {
+        let _lock = lock::take(cache)?;
         let release = release(cache, name)?;
         let root = cache.join("kernels").join(&release);
         if !root.exists() {
@@ -63,7 +67,7 @@ fn release(cache: &Path, name: &str) -> Result<String> {
     let kept = cache.join("kernels").join(format!("{name}.release"));
     let known = fs::read_to_string(&kept).ok().map(|s| s.trim().to_owned()).filter(|s| !s.is_empty());
     if let Some(known) = &known
-        && debs::age(&kept).is_some_and(|a| a < RESOLUTION_AGE)
+        && files::age(&kept).is_some_and(|a| a < RESOLUTION_AGE)
     {
         return Ok(known.clone());
     }
@@ -128,7 +132,7 @@ fn unpack(cache: &Path, release: &str, root: &Path) -> Result<()> {
     let known = apt.names("linux-")?;
     let mut packages: Vec<String> = parts.into_iter().filter(|p| known.contains(p)).collect();
     packages.push(image);
-    let place = debs::tempdir(&cache.join("kernels"), &format!("{release}.part"))?;
-    apt.unpack(&packages, &place)?;
+    let place = files::fresh_folder(&cache.join("kernels"), &format!("{release}.part"))?;
+    apt.unpack(&packages, &[], &place)?;
     fs::rename(&place, root).with_context(|| format!("moving {} into place", place.display()))
 }

@@ -3,7 +3,6 @@
 
 mod boot;
 mod cpio;
-mod debs;
 mod guest;
 mod kernel;
 mod machine;

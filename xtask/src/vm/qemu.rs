@@ -1,6 +1,9 @@
 //! QEMU: the one on PATH if it is new enough, else Debian's, unpacked into the cache.
 
-use super::debs::{self, Apt};
+use crate::{
+    cmd, files,
+    setup::{apt::Apt, lock},
+};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +28,7 @@ impl Qemu {
         if installed.version().is_ok_and(|v| v >= OLDEST) {
             return Ok(installed);
         }
+        let _lock = lock::take(cache)?;
         let root = cache.join("qemu");
         let qemu = Qemu { program: root.join("usr/bin").join(PROGRAM), root: Some(root.clone()) };
         // A cache that came from another machine may lack a library that was installed there: fetch it anew.
@@ -32,7 +36,7 @@ impl Qemu {
             return Ok(qemu);
         }
         eprintln!("xtask: fetching QEMU into {}", root.display());
-        let place = debs::tempdir(cache, "qemu.part")?;
+        let place = files::fresh_folder(cache, "qemu.part")?;
         Apt::open(cache)?.unpack_closure("qemu-system-x86", &place)?;
         if root.exists() {
             fs::remove_dir_all(&root)?;
@@ -67,7 +71,7 @@ impl Qemu {
     }
 
     fn version(&self) -> Result<(u32, u32)> {
-        let out = debs::run(self.command().arg("--version"))?;
+        let out = cmd::output(self.command().arg("--version"))?;
         parse_version(&out).with_context(|| format!("no version in {out:?}"))
     }
 }

@@ -8,51 +8,48 @@ use crate::cmd;
 /// The keys that sign Debian's suites; the package debian-archive-keyring brings the file.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Writes the configuration for `suites` into `folder`, where all of apt's own files then lie.
-pub fn write(folder: &Path, suites: &str) -> Result<()> {
+/// Writes the configuration into `folder`, where all of apt's own files then lie. True if the sources changed.
+pub fn write(folder: &Path, codename: &str) -> Result<bool> {
     for part in ["parts", "lists/partial", "archives/partial"] {
         fs::create_dir_all(folder.join(part))?;
     }
-    fs::write(folder.join("status"), "")?;
-    fs::write(folder.join("parts/glake.sources"), sources(&mirror(suites)?, suites))?;
     let acquire = cmd::output(Command::new("apt-config").arg("dump"))?;
     fs::write(folder.join("apt.conf"), conf(folder, &acquire))?;
-    Ok(())
+    let (file, text) = (folder.join("parts/glake.sources"), sources(&mirror(codename)?, codename));
+    let changed = fs::read_to_string(&file).is_ok_and(|old| old == text);
+    fs::write(file, text)?;
+    Ok(!changed)
 }
 
-fn sources(mirror: &str, suites: &str) -> String {
-    format!("Types: deb\nURIs: {mirror}\nSuites: {suites}\nComponents: main contrib\nSigned-By: {KEYRING}\n")
+/// This release, and the two suites that the lab's kernels and the source of Rust's library come from.
+fn sources(mirror: &str, codename: &str) -> String {
+    format!(
+        "Types: deb\nURIs: {mirror}\nSuites: {codename} bookworm-backports trixie-backports\n\
+         Components: main contrib\nSigned-By: {KEYRING}\n"
+    )
 }
 
-/// The whole configuration. The machine's is left out, since its hooks would run (and change things) after each
-/// `update`; only its `Acquire` part, where proxies are, is taken over.
+/// The whole configuration. The machine's own is left out, since its hooks would run, and change things, after each
+/// `update`; only its `Acquire` part, where proxies are, is taken over. dpkg's list of what is installed is only read.
 fn conf(folder: &Path, machine: &str) -> String {
     let f = folder.display();
     let acquire = machine.lines().filter(|l| l.starts_with("Acquire::")).collect::<Vec<_>>().join("\n");
     format!(
         "Dir::Etc::Main \"/dev/null\";\nDir::Etc::Parts \"/dev/null\";\nDir::Etc::SourceList \"/dev/null\";\n\
          Dir::Etc::SourceParts \"{f}/parts\";\nDir::Etc::Preferences \"/dev/null\";\n\
-         Dir::Etc::PreferencesParts \"/dev/null\";\nDir::State \"{f}\";\nDir::State::Lists \"{f}/lists\";\n\
-         Dir::State::status \"{f}/status\";\nDir::Cache \"{f}\";\nDir::Cache::archives \"{f}/archives\";\n\
-         APT::Get::List-Cleanup \"true\";\n{acquire}\nAcquire::Languages \"none\";\nAcquire::Retries \"2\";\n"
+         Dir::Etc::PreferencesParts \"/dev/null\";\nDir::State::Lists \"{f}/lists\";\nDir::Cache \"{f}\";\n\
+         Dir::Cache::archives \"archives\";\n{acquire}\nAcquire::Languages \"none\";\nAcquire::Retries \"3\";\n\
+         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\nAPT::Sandbox::User \"\";\n\
+         Debug::NoLocking \"1\";\n"
     )
 }
 
-/// The mirror that this machine uses for its own Debian release.
-fn mirror(suites: &str) -> Result<String> {
-    let os = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let code = codename(&os).with_context(|| {
-        format!("this is no Debian machine, so packages from Debian's {suites} cannot be had by themselves")
-    })?;
-    for (file, package) in [(KEYRING, "debian-archive-keyring"), ("/usr/bin/gpgv", "gpgv")] {
-        if !Path::new(file).is_file() {
-            bail!("{file} is missing: install the package {package}, or apt cannot verify signatures");
-        }
-    }
+/// The mirror that this machine's own apt configuration uses for its release.
+fn mirror(codename: &str) -> Result<String> {
     let mut list = Command::new("apt-get");
     list.args(["indextargets", "--format", "$(RELEASE) $(COMPONENT) $(REPO_URI)"]);
-    mirror_in(&cmd::output(&mut list)?, &code)
-        .with_context(|| format!("apt on this machine has no source for {code} main"))
+    mirror_in(&cmd::output(&mut list)?, codename)
+        .with_context(|| format!("apt's configuration names no mirror for {codename} main"))
 }
 
 fn mirror_in(targets: &str, codename: &str) -> Option<String> {
@@ -60,18 +57,33 @@ fn mirror_in(targets: &str, codename: &str) -> Option<String> {
     targets.lines().find_map(|l| l.strip_prefix(&wanted)).map(str::to_owned)
 }
 
-/// The release's name on a Debian machine; `None` elsewhere, derivatives included: their mirrors hold other packages.
-fn codename(os_release: &str) -> Option<String> {
-    let field = |name: &str| {
-        let line = os_release.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('='));
-        line.map(|v| v.trim_matches('"').to_owned())
-    };
-    (field("ID")? == "debian").then(|| field("VERSION_CODENAME"))?
+/// The release's name, on a Debian machine that can verify packages; else what is missing.
+pub fn codename() -> Result<String> {
+    let os = fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
+    let codename = codename_in(&os)?;
+    for (file, package) in [(KEYRING, "debian-archive-keyring"), ("/usr/bin/gpgv", "gpgv")] {
+        if !Path::new(file).is_file() {
+            bail!("{file} is missing: install the package {package}, or apt cannot verify signatures");
+        }
+    }
+    Ok(codename)
 }
 
-/// The release's name on this machine, if it runs Debian.
-pub fn release() -> Option<String> {
-    codename(&fs::read_to_string("/etc/os-release").ok()?)
+/// Derivatives are refused: their mirrors hold other packages.
+fn codename_in(os_release: &str) -> Result<String> {
+    let field = |key: &str| {
+        let line = os_release.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('='));
+        line.map(|v| v.trim_matches('"').to_owned())
+    };
+    let id = field("ID").unwrap_or_default();
+    if id != "debian" {
+        bail!(
+            "this is {id:?}, and xtask fetches packages on Debian only. Missing here, to be installed by hand: the \
+             source of Rust's core library (`rustup component add rust-src`); for the lab qemu-system-x86_64 (7.2 or \
+             newer), or run `cargo xtask` in a Debian container, since the lab boots Debian's kernels"
+        );
+    }
+    field("VERSION_CODENAME").context("/etc/os-release has no VERSION_CODENAME")
 }
 
 #[cfg(test)]
@@ -79,10 +91,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_debian_itself_has_debians_mirror() {
-        assert_eq!(codename("ID=debian\nVERSION_CODENAME=bookworm\n").as_deref(), Some("bookworm"));
-        assert_eq!(codename("ID=ubuntu\nID_LIKE=debian\nVERSION_CODENAME=noble\n"), None);
-        assert_eq!(codename(""), None);
+    fn only_debian_itself_has_debians_mirror_and_others_are_told_what_is_missing() {
+        assert_eq!(codename_in("ID=debian\nVERSION_CODENAME=bookworm\n").unwrap(), "bookworm");
+        let e = codename_in("ID=ubuntu\nID_LIKE=debian\nVERSION_CODENAME=noble\n").unwrap_err().to_string();
+        assert!(e.contains("ubuntu") && e.contains("rust-src") && e.contains("qemu-system"), "{e}");
+        assert!(codename_in("").is_err());
     }
 
     #[test]
@@ -103,6 +116,6 @@ mod tests {
 
     #[test]
     fn every_source_names_the_keys_it_must_be_signed_with() {
-        assert!(sources("s:/b/", "trixie-backports").contains("Signed-By: /"));
+        assert!(sources("s:/b/", "bookworm").contains("Signed-By: /"));
     }
 }

@@ -1,95 +1,136 @@
 //! Debian packages as files: kernels, QEMU, the source of Rust's core library, Prometheus.
 //!
 //! apt fetches and verifies them (the suite's signature, then each file's hash) with a configuration of its own that
-//! lies in the cache: the machine's own sources, lists and installed packages are neither used nor changed. Only the
-//! mirror and how to reach it are taken from the machine. Nothing is installed: packages are unpacked where asked.
+//! lies in the cache: the machine's sources, lists and hooks are neither used nor changed. Only the mirror and how to
+//! reach it are taken from the machine. Nothing is installed: packages are unpacked where the caller wants them.
 mod config;
-mod index;
+mod package;
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
-
-pub use index::{Index, Package};
+use anyhow::{Context, Result, bail, ensure};
+pub use package::Package;
 
 use super::lock;
-use crate::{cmd, say};
+use crate::{cmd, files, say};
 
-/// How long a set of packages counts as the newest.
-const FRESH: Duration = Duration::from_secs(24 * 3600);
+/// Package lists older than this are fetched again before a look-up.
+const LISTS_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Fetches the packages that `resolve` picks from `suites` (one or more, by spaces) and returns their files.
-///
-/// The files are remembered under the name `set`. A set fetched within the last day is returned as it is, and when the
-/// mirror fails, the last good set serves: a newer package is worth less than a test that runs.
-pub fn fetch(
-    cache: &Path,
-    set: &str,
-    suites: &str,
-    resolve: impl FnOnce(&Index) -> Result<Vec<Package>>,
-) -> Result<Vec<PathBuf>> {
-    let _lock = lock::take(cache)?;
-    let record = cache.join("apt/sets").join(set);
-    let last = Remembered::read(&record);
-    if let Some(last) = &last
-        && last.age < FRESH
-    {
-        return Ok(last.files.clone());
-    }
-    match fetch_new(cache, suites, resolve) {
-        Ok(files) => {
-            Remembered::write(&record, &files)?;
-            Ok(files)
-        }
-        Err(e) => match last {
-            Some(last) => {
-                say::step("apt", &format!("{set}: {e:#}; going on with the last good files"));
-                Ok(last.files)
+/// apt with its own sources, lists and archives under one folder of the cache, which is locked meanwhile.
+#[derive(Debug)]
+pub struct Apt {
+    root: PathBuf,
+    /// Codename of this machine's release: `bookworm`.
+    codename: String,
+    _lock: Arc<File>,
+}
+
+impl Apt {
+    /// Opens the folder and makes sure that lists are there and not older than a day. When the mirror fails, older
+    /// lists serve.
+    pub fn open(cache: &Path) -> Result<Self> {
+        let lock = lock::take(cache)?;
+        let codename = config::codename()?;
+        let apt = Self { root: cache.join("apt"), codename, _lock: lock };
+        let changed = config::write(&apt.root, &apt.codename)?;
+        let stamp = apt.root.join("updated");
+        if changed || files::age(&stamp).is_none_or(|age| age > LISTS_AGE) {
+            say::step("apt", &format!("reading Debian's package lists into {}", apt.root.display()));
+            // Without this mode a list that cannot be fetched is a warning.
+            match cmd::output(apt.command("apt-get").args(["-o", "APT::Update::Error-Mode=any", "update"])) {
+                Ok(_) => fs::write(&stamp, "")?,
+                Err(e) if stamp.exists() && !changed => {
+                    say::step("apt", &format!("{e:#}; going on with the lists that are there"));
+                }
+                Err(e) => return Err(e),
             }
-            None => Err(e.context(format!("Debian packages for {set}"))),
-        },
+        }
+        Ok(apt)
+    }
+
+    /// The newest version of `package` in `suite`.
+    pub fn show(&self, package: &str, suite: &str) -> Result<Package> {
+        let out = cmd::output(self.command("apt-cache").args(["show", &format!("{package}/{suite}")]))?;
+        Package::first_in(&out).with_context(|| format!("package {package} is not in {suite}"))
+    }
+
+    /// The newest Debian version of upstream's `release` of `package`: `1.95.0+dfsg1-2~bpo13+1` of 1.95.0.
+    pub fn version_of(&self, package: &str, release: &str) -> Result<String> {
+        let table = cmd::output(self.command("apt-cache").args(["madison", package]))?;
+        let version = package::versions(&table).find(|v| package::is_release(v, release));
+        version.map(str::to_owned).with_context(|| format!("Debian has no {package} {release}"))
+    }
+
+    /// Names of packages that begin with `prefix`.
+    pub fn names(&self, prefix: &str) -> Result<Vec<String>> {
+        let out = cmd::output(self.command("apt-cache").args(["pkgnames", prefix]))?;
+        Ok(out.lines().map(str::to_owned).collect())
+    }
+
+    /// Downloads exactly these packages (`NAME`, `NAME=VERSION` or `NAME/SUITE`) and unpacks them over `into`; of
+    /// each only the paths `only`, as they stand in the package (`./usr/...`), or all of it if there are none.
+    pub fn unpack(&self, packages: &[String], only: &[&str], into: &Path) -> Result<()> {
+        say::step("apt", &format!("downloading {}", packages.join(", ")));
+        let place = files::fresh_folder(&self.root, "get")?;
+        cmd::output(self.command("apt-get").arg("download").args(packages).current_dir(&place))?;
+        let done = unpack_all(&place, only, into);
+        fs::remove_dir_all(&place)?;
+        done
+    }
+
+    /// Downloads `package` with all that this machine lacks of its dependencies and unpacks it over `into`.
+    pub fn unpack_closure(&self, package: &str, into: &Path) -> Result<()> {
+        say::step("apt", &format!("downloading {package} and what it needs"));
+        let place = files::fresh_folder(&self.root, "get")?;
+        fs::create_dir_all(place.join("partial"))?;
+        let mut apt = self.command("apt-get");
+        apt.args(["-y", "--download-only", "--no-install-recommends", "-t", &self.newest_suite()]);
+        apt.arg("-o").arg(format!("Dir::Cache::archives={}", place.display()));
+        cmd::output(apt.args(["install", package]))?;
+        let done = unpack_all(&place, &[], into);
+        fs::remove_dir_all(&place)?;
+        done
+    }
+
+    /// The backports of this release where we list them, else the release.
+    fn newest_suite(&self) -> String {
+        match self.codename.as_str() {
+            "bookworm" | "trixie" => format!("{}-backports", self.codename),
+            other => other.to_owned(),
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("APT_CONFIG", self.root.join("apt.conf")).env("LC_ALL", "C");
+        command
     }
 }
 
-fn fetch_new(
-    cache: &Path,
-    suites: &str,
-    resolve: impl FnOnce(&Index) -> Result<Vec<Package>>,
-) -> Result<Vec<PathBuf>> {
-    let index = Index::update(&cache.join("apt"), suites)?;
-    let debs = cache.join("apt/debs");
-    resolve(&index)?.iter().map(|package| download(&index, package, &debs)).collect()
+fn unpack_all(from: &Path, only: &[&str], into: &Path) -> Result<()> {
+    let debs: Vec<PathBuf> = fs::read_dir(from)?.filter_map(|e| Some(e.ok()?.path())).collect();
+    let debs = debs.iter().filter(|p| p.extension().is_some_and(|e| e == "deb"));
+    let mut found = 0;
+    for deb in debs {
+        unpack(deb, only, into)?;
+        found += 1;
+    }
+    ensure!(found > 0, "apt downloaded no package into {}", from.display());
+    Ok(())
 }
 
-/// Puts one package's file into `debs`, under a name that holds its version.
-fn download(index: &Index, package: &Package, debs: &Path) -> Result<PathBuf> {
-    let file = debs.join(package.file_name());
-    if file.is_file() {
-        return Ok(file);
-    }
-    say::step("apt", &format!("downloading {} {}", package.name, package.version));
-    let partial = debs.join("partial");
-    if partial.exists() {
-        fs::remove_dir_all(&partial)?;
-    }
-    fs::create_dir_all(&partial)?;
-    cmd::output(index.apt("apt-get").arg("download").arg(package.to_string()).current_dir(&partial))?;
-    let got = fs::read_dir(&partial)?.next().with_context(|| format!("apt downloaded no {package}"))??;
-    fs::rename(got.path(), &file)?;
-    Ok(file)
-}
-
-/// Unpacks the paths `only` of a package (all if empty; as they stand in the package: `./usr/...`) into `into`.
-pub fn unpack(deb: &Path, into: &Path, only: &[&str]) -> Result<()> {
+fn unpack(deb: &Path, only: &[&str], into: &Path) -> Result<()> {
     fs::create_dir_all(into)?;
     let mut read = Command::new("dpkg-deb");
-    let mut reader =
-        read.arg("--fsys-tarfile").arg(deb).stdout(Stdio::piped()).spawn().context("dpkg-deb")?;
+    read.arg("--fsys-tarfile").arg(deb).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut reader = read.spawn().context("dpkg-deb")?;
     let pipe = reader.stdout.take().context("dpkg-deb has no stdout")?;
     let mut write = Command::new("tar");
     let written = write.args(["-x", "--no-same-owner", "-C"]).arg(into).args(only).stdin(pipe).output();
@@ -102,74 +143,12 @@ pub fn unpack(deb: &Path, into: &Path, only: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The files of a set that was fetched before, all of them still there.
-struct Remembered {
-    files: Vec<PathBuf>,
-    age: Duration,
-}
-
-impl Remembered {
-    fn read(record: &Path) -> Option<Self> {
-        let debs = record.parent()?.parent()?.join("debs");
-        let files: Vec<_> = fs::read_to_string(record).ok()?.lines().map(|name| debs.join(name)).collect();
-        let age = record.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default();
-        (!files.is_empty() && files.iter().all(|f| f.is_file())).then_some(Self { files, age })
-    }
-
-    fn write(record: &Path, files: &[PathBuf]) -> Result<()> {
-        let names = files.iter().filter_map(|f| f.file_name()?.to_str()).collect::<Vec<_>>().join("\n");
-        fs::create_dir_all(record.parent().context("record without a folder")?)?;
-        fs::write(record, names).with_context(|| format!("record {}", record.display()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
 
-    /// A cache whose set `kernel` was fetched `age` ago, and its one file.
-    fn cache_with_a_set(age: Duration) -> (tempfile::TempDir, PathBuf) {
-        let cache = tempfile::tempdir().unwrap();
-        let deb = cache.path().join("apt/debs/linux_6.12.deb");
-        fs::create_dir_all(deb.parent().unwrap()).unwrap();
-        fs::write(&deb, "deb").unwrap();
-        let record = cache.path().join("apt/sets/kernel");
-        Remembered::write(&record, std::slice::from_ref(&deb)).unwrap();
-        let then = SystemTime::now() - age;
-        fs::File::options().write(true).open(record).unwrap().set_modified(then).unwrap();
-        (cache, deb)
-    }
-
-    fn broken(_: &Index) -> Result<Vec<Package>> {
-        bail!("the mirror is gone")
-    }
-
     #[test]
-    fn a_set_of_today_is_returned_without_asking_the_mirror() {
-        let (cache, deb) = cache_with_a_set(Duration::from_secs(60));
-        let files = fetch(cache.path(), "kernel", "no-such-suite", broken).unwrap();
-        assert_eq!(files, [deb]);
-    }
-
-    #[test]
-    fn when_the_mirror_fails_the_last_good_set_serves() {
-        let (cache, deb) = cache_with_a_set(FRESH * 3);
-        let files = fetch(cache.path(), "kernel", "no-such-suite", broken).unwrap();
-        assert_eq!(files, [deb]);
-    }
-
-    #[test]
-    fn a_set_with_a_file_missing_is_not_good() {
-        let (cache, deb) = cache_with_a_set(Duration::from_secs(60));
-        fs::remove_file(deb).unwrap();
-        let e = fetch(cache.path(), "kernel", "no-such-suite", broken).unwrap_err();
-        assert!(format!("{e:#}").contains("packages for kernel"), "{e:#}");
-    }
-
-    #[test]
-    fn only_the_paths_asked_for_are_unpacked() {
+    fn only_the_paths_asked_for_are_unpacked_and_a_broken_package_is_an_error() {
         if cmd::on_path("dpkg-deb").is_none() {
             eprintln!("skipped: no dpkg-deb on this machine");
             return;
@@ -177,19 +156,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let package = dir.path().join("package");
         for file in ["DEBIAN/control", "usr/wanted/a", "usr/other/b"] {
+            let text = "Package: p\nVersion: 1\nArchitecture: all\nMaintainer: m\nDescription: d\n";
             fs::create_dir_all(package.join(file).parent().unwrap()).unwrap();
-            fs::write(
-                package.join(file),
-                "Package: p\nVersion: 1\nArchitecture: all\nMaintainer: m\nDescription: d\n",
-            )
-            .unwrap();
+            fs::write(package.join(file), text).unwrap();
         }
         let deb = dir.path().join("p.deb");
         cmd::output(Command::new("dpkg-deb").arg("--build").arg(&package).arg(&deb)).unwrap();
         let into = dir.path().join("into");
-        unpack(&deb, &into, &["./usr/wanted"]).unwrap();
+        unpack_all(dir.path(), &["./usr/wanted"], &into).unwrap();
         assert!(into.join("usr/wanted/a").is_file() && !into.join("usr/other").exists());
         fs::write(&deb, "broken").unwrap();
-        assert!(unpack(&deb, &into, &[]).is_err(), "a broken package must not pass");
+        assert!(unpack_all(dir.path(), &[], &into).is_err());
+    }
+
+    #[test]
+    fn a_download_that_brought_nothing_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(unpack_all(dir.path(), &[], &dir.path().join("into")).is_err());
     }
 }
