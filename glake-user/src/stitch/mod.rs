@@ -1,7 +1,9 @@
 //! The stitching allocator. Plans are pure values, then applied.
 
 pub mod heap;
+pub mod model;
 pub mod options;
+pub mod snapshot;
 pub mod stats;
 pub mod trace;
 
