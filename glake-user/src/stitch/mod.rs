@@ -2,6 +2,7 @@
 
 pub mod heap;
 pub mod model;
+pub mod oom;
 pub mod options;
 pub mod snapshot;
 pub mod stats;

@@ -4,6 +4,8 @@ mod caching;
 mod chain;
 mod expandable;
 pub mod sizes;
+pub mod stranded;
+pub mod study;
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,9 @@ mod text;
 mod torch;
 mod value;
 
+#[cfg(test)]
+mod tests;
+
 use std::path::Path;
 
 pub use entries::{Action, Entry, Frame, NO_SITE};

@@ -385,11 +385,9 @@ impl<'a> Reader<'a> {
 
     /// What the target is after the items went in: a dict with an action has become a trace entry.
     fn put_in(&mut self, target: Value, items: &[Value]) -> Result<Value, Halt> {
-        let Value::Node(id) = target else {
-            self.entries.amend(&self.heap, target, items);
-            return Ok(target);
-        };
-        if let Some(Node::List(_)) = self.heap.get(id) {
+        if let Value::Node(id) = target
+            && let Some(Node::List(_)) = self.heap.get(id)
+        {
             let items: Vec<Value> = items.iter().map(|v| self.reduce(*v)).collect();
             self.heap.extend(id, &items);
             return Ok(target);
@@ -400,6 +398,10 @@ impl<'a> Reader<'a> {
                 pair[1] = self.call_stack(pair[1]);
             }
         }
+        let Value::Node(id) = target else {
+            self.entries.amend(&self.heap, target, &items);
+            return Ok(target);
+        };
         if !self.heap.insert(id, &items) {
             return Err(self.bad("expected a list or dict to fill, found one that was used up before"));
         }
