@@ -5,3 +5,4 @@ pub mod recording;
 pub mod sample;
 pub mod source;
 pub mod uvm;
+pub mod xid;
