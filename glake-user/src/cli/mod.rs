@@ -8,6 +8,7 @@ mod completions;
 mod man;
 pub mod out;
 mod reference;
+mod screen;
 mod uvm;
 pub(crate) mod version;
 pub mod view;

@@ -116,8 +116,9 @@ pub fn grew(count: &Count) -> bool {
 }
 
 /// A sum that is unknown when a part is.
-fn sum(parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
-    parts.sum()
+pub fn sum(mut parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    // Not `sum()`: the empty sum of floats is -0.
+    parts.try_fold(0.0, |all, part| Some(all + part?))
 }
 
 /// Latencies added up slot by slot.
