@@ -91,6 +91,19 @@ pub fn cargo(tree: &Tree, object: Option<&Path>) -> Command {
     cargo
 }
 
+/// The object that [`ebpf`] built, built now if it is not there.
+pub fn ebpf_object(tree: &Tree) -> Result<PathBuf> {
+    let object = tree.target.join("ebpf/glake-ebpf.o");
+    if object.is_file() { Ok(object) } else { ebpf(tree) }
+}
+
+/// What `cargo metadata` says of the workspace.
+pub fn metadata(tree: &Tree, more: &[&str]) -> Result<serde_json::Value> {
+    let text =
+        cmd::output(cargo(tree, None).args(["metadata", "--format-version=1", "--locked"]).args(more))?;
+    serde_json::from_str(&text).context("cargo metadata")
+}
+
 /// Copies only what differs, so that an unchanged object does not make its users build anew.
 fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     let new = fs::read(from).with_context(|| format!("built object {}", from.display()))?;

@@ -3,10 +3,13 @@
 //! Every command sets up what it needs and nothing more ([`setup`]), so a fresh clone and a Rust toolchain are
 //! enough to start with any of them.
 mod build;
+mod check;
 mod cmd;
 mod files;
+mod run;
 mod say;
 mod setup;
+mod test;
 mod tree;
 mod vm;
 
@@ -40,6 +43,12 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
+    /// Build glake and run it here, or in a guest
+    Run(run::Args),
+    /// Run everything that the CI runs
+    Test(test::Args),
+    /// Check the rules of this repository: format, rooms, unsafe, licences, clippy, docs
+    Check,
     /// Run a command in a guest with a real kernel, NVMe SSDs and an IOMMU
     Vm(Box<vm::Args>),
 }
@@ -63,6 +72,9 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Ebpf => println!("{}", build::ebpf(&tree)?.display()),
         Command::Build { release } => println!("{}", build::glake(&tree, release.into())?.display()),
+        Command::Run(args) => return Ok(exit_code(run::run(&tree, &args)?)),
+        Command::Test(args) => return test::run(&tree, &args),
+        Command::Check => return check::run(&tree),
         Command::Vm(args) => return Ok(exit_code(vm::run(&tree, &args)?)),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,153 @@
+//! The stages of `cargo xtask test`.
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result};
+
+use super::{
+    count::{self, Counts},
+    fuzz,
+};
+use crate::{
+    build, check, cmd, files, say,
+    setup::{self, apt::Apt, lock, rust_src},
+    tree::Tree,
+};
+
+/// One stage.
+#[derive(Debug)]
+pub struct Stage {
+    /// As `--stage` takes it.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// Whether the stages after it make no sense without it.
+    pub needed: bool,
+    /// Does it.
+    pub run: fn(&Lab) -> Result<Counts>,
+}
+
+/// What the stages share.
+#[derive(Debug)]
+pub struct Lab {
+    /// Where we are.
+    pub tree: Tree,
+    /// Kernels for the lab, by spaces.
+    pub kernels: String,
+}
+
+/// In the order in which they run. Whole-program tests live in the package `glake-tests`; the first word of a test
+/// target's name says its stage: `lab_…`, `prometheus_…`, and the rest is `program`.
+pub const STAGES: &[Stage] = &[
+    Stage { name: "tools", about: "the toolchain for eBPF", needed: true, run: tools },
+    Stage { name: "build", about: "the eBPF programs, the binary and all tests", needed: true, run: build },
+    Stage {
+        name: "check",
+        about: "format, rooms, unsafe, clippy, docs, licences",
+        needed: false,
+        run: check,
+    },
+    Stage { name: "unit", about: "unit, property and documentation tests", needed: false, run: unit },
+    Stage {
+        name: "program",
+        about: "the real binary: command line, agent, terminal view",
+        needed: false,
+        run: program,
+    },
+    Stage { name: "lab", about: "probes in real kernels under QEMU", needed: false, run: lab },
+    Stage {
+        name: "prometheus",
+        about: "a real Prometheus scrapes the agent",
+        needed: false,
+        run: prometheus,
+    },
+    Stage { name: "fuzz", about: "a few seconds of fuzzing for each parser", needed: false, run: fuzz_smoke },
+];
+
+fn tools(lab: &Lab) -> Result<Counts> {
+    setup::tools(&lab.tree, rust_src::From::Auto)?;
+    Ok(Counts::default())
+}
+
+fn build(lab: &Lab) -> Result<Counts> {
+    build::glake(&lab.tree, build::Profile::Dev)?;
+    cmd::run(cargo(lab)?.args(["test", "--quiet", "--workspace", "--no-run"]))?;
+    Ok(Counts::default())
+}
+
+fn check(lab: &Lab) -> Result<Counts> {
+    check::all(&lab.tree)
+}
+
+fn unit(lab: &Lab) -> Result<Counts> {
+    count::run(cargo(lab)?.args(["test", "--workspace", "--exclude", "glake-tests"]))
+}
+
+fn program(lab: &Lab) -> Result<Counts> {
+    let others = |name: &str| !name.starts_with("lab") && !name.starts_with("prometheus");
+    let mut counts = count::run(cargo(lab)?.args(["test", "--package", "glake-tests", "--lib", "--bins"]))?;
+    counts += whole_program(lab, others, &[])?;
+    Ok(counts)
+}
+
+fn lab(lab: &Lab) -> Result<Counts> {
+    whole_program(lab, |name| name.starts_with("lab"), &[("GLAKE_LAB_KERNELS", lab.kernels.as_ref())])
+}
+
+fn prometheus(lab: &Lab) -> Result<Counts> {
+    let programs = prometheus_programs(&lab.tree.cache)?;
+    whole_program(lab, |name| name.starts_with("prometheus"), &[("GLAKE_PROMETHEUS", &programs)])
+}
+
+fn fuzz_smoke(lab: &Lab) -> Result<Counts> {
+    fuzz::smoke(&lab.tree)
+}
+
+/// Runs the test targets of `glake-tests` that `fits` picks.
+fn whole_program(lab: &Lab, fits: impl Fn(&str) -> bool, env: &[(&str, &Path)]) -> Result<Counts> {
+    let targets: Vec<String> = test_targets(&lab.tree)?.into_iter().filter(|name| fits(name)).collect();
+    if targets.is_empty() {
+        say::step("test", "no test belongs to this stage");
+        return Ok(Counts::default());
+    }
+    let mut test = cargo(lab)?;
+    // Guests and agents share the machine: one test binary after another, and one test at a time.
+    test.args(["test", "--package", "glake-tests", "--no-fail-fast"]).env("RUST_TEST_THREADS", "1");
+    test.args(targets.iter().flat_map(|name| ["--test", name])).envs(env.iter().copied());
+    count::run(&mut test)
+}
+
+/// Cargo with what whole-program tests look for: the binary, this xtask (to start guests), and the cache.
+fn cargo(lab: &Lab) -> Result<Command> {
+    let tree = &lab.tree;
+    let mut cargo = build::cargo(tree, Some(&build::ebpf_object(tree)?));
+    cargo
+        .env("GLAKE_BIN", tree.target.join("debug/glake"))
+        .env("GLAKE_XTASK", std::env::current_exe()?)
+        .env("GLAKE_CACHE", &tree.cache);
+    Ok(cargo)
+}
+
+fn test_targets(tree: &Tree) -> Result<Vec<String>> {
+    let metadata = build::metadata(tree, &["--no-deps"])?;
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    let package = packages.iter().find(|p| p["name"] == "glake-tests").context("no package glake-tests")?;
+    let targets = package["targets"].as_array().into_iter().flatten();
+    let tests = targets.filter(|t| t["kind"][0] == "test");
+    Ok(tests.filter_map(|t| t["name"].as_str().map(str::to_owned)).collect())
+}
+
+/// The folder with Debian's `prometheus` and `promtool`.
+fn prometheus_programs(cache: &Path) -> Result<PathBuf> {
+    let _lock = lock::take(cache)?;
+    let home = cache.join("prometheus");
+    let programs = home.join("usr/bin");
+    if !programs.join("promtool").is_file() {
+        let place = files::fresh_folder(cache, "prometheus.part")?;
+        Apt::open(cache)?.unpack(&["prometheus".to_owned()], &["./usr/bin"], &place)?;
+        std::fs::rename(&place, &home)?;
+    }
+    Ok(programs)
+}
