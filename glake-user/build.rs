@@ -4,18 +4,19 @@
 //! was built without probes and how to get them.
 use std::{env, fs, path::PathBuf, process::Command};
 
-fn main() {
+fn main() -> Result<(), String> {
     println!("cargo:rerun-if-env-changed=GLAKE_EBPF_OBJECT");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("glake-ebpf.o");
     match env::var_os("GLAKE_EBPF_OBJECT").map(PathBuf::from) {
         Some(object) => {
             println!("cargo:rerun-if-changed={}", object.display());
-            fs::copy(&object, &out).unwrap_or_else(|e| panic!("GLAKE_EBPF_OBJECT={}: {e}", object.display()));
+            fs::copy(&object, &out).map_err(|e| format!("GLAKE_EBPF_OBJECT={}: {e}", object.display()))?;
         }
         None => fs::write(&out, b"").expect("OUT_DIR is writable"),
     }
     println!("cargo:rustc-env=GLAKE_TARGET={}", env::var("TARGET").expect("cargo sets TARGET"));
     name_the_commit();
+    Ok(())
 }
 
 /// A release build names its commit: GLAKE_COMMIT, else git's HEAD. A development build does not follow commits, as

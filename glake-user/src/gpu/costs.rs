@@ -33,7 +33,7 @@ impl Line {
     /// Nanoseconds for a handle of `bytes`.
     pub fn at(self, bytes: u64) -> u64 {
         // 128-bit: bytes * ns overflows 64 bits from 2^44 bytes on.
-        let more = u128::from(self.per_gib) * u128::from(bytes) >> 30;
+        let more = (u128::from(self.per_gib) * u128::from(bytes)) >> 30;
         self.fixed + u64::try_from(more).unwrap_or(u64::MAX - self.fixed)
     }
 }

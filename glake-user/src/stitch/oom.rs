@@ -283,7 +283,9 @@ fn tenants(e: &Explanation) -> Option<String> {
     }
     // A context takes about half a GiB; twice that is somebody else.
     let other = e.other.filter(|o| o.low() > f64::from(1 << 30))?;
-    Some(format!("Look for other processes on the card (nvidia-smi): {other} on it is not PyTorch's of this process."))
+    Some(format!(
+        "Look for other processes on the card (nvidia-smi): {other} on it is not PyTorch's of this process."
+    ))
 }
 
 fn not_fragmentation() -> Vec<String> {

@@ -105,7 +105,11 @@ mod tests {
         assert_eq!(all(&[THREE[2]]), [Said::FellOff { pci: None }]);
         let mut a = Assembler::default();
         assert_eq!(a.line(0, THREE[0]), None);
-        assert_eq!(a.line(WAIT_NS + 1, THREE[2]), Some(Said::FellOff { pci: None }), "too old to belong to it");
+        assert_eq!(
+            a.line(WAIT_NS + 1, THREE[2]),
+            Some(Said::FellOff { pci: None }),
+            "too old to belong to it"
+        );
     }
 
     #[test]

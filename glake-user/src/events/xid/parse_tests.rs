@@ -10,7 +10,8 @@ fn xid(text: &str) -> Report {
 
 #[test]
 fn the_driver_s_line_gives_process_place_and_text() {
-    let found = xid("NVRM: Xid (PCI:0000:3b:00): 31, pid=88213, name=VLLM::EngineCore, Ch 00000010, intr 00000000. \
+    let found =
+        xid("NVRM: Xid (PCI:0000:3b:00): 31, pid=88213, name=VLLM::EngineCore, Ch 00000010, intr 00000000. \
                      MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_4 faulted @ 0x7f3a_1c200000. \
                      Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ");
     assert_eq!(found.pci, "0000:3b:00.0");
@@ -58,7 +59,9 @@ fn a_cause_named_by_the_driver_is_read() {
 
 #[test]
 fn a_switch_s_report_is_no_gpu_s() {
-    let found = xid("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error");
+    let found = xid(
+        "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error",
+    );
     assert!(found.nvswitch);
     assert_eq!((found.pci.as_str(), found.code), ("0000:c3:00.0", 12028));
     assert_eq!(line("nvidia-nvswitch3: open (major=510)"), None);
@@ -79,10 +82,7 @@ fn a_gpu_that_fell_off_is_known_without_a_code() {
         line("NVRM: The NVIDIA GPU 0000:b3:00.0"),
         Some(Line::FellOffFirst { pci: "0000:b3:00.0".into() })
     );
-    assert_eq!(
-        line("NVRM: fallen off the bus and is not responding to commands."),
-        Some(Line::FellOffLast)
-    );
+    assert_eq!(line("NVRM: fallen off the bus and is not responding to commands."), Some(Line::FellOffLast));
 }
 
 #[test]

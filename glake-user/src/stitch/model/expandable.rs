@@ -78,13 +78,14 @@ impl Expandable {
 
     /// The lowest place with room for `size`: unmapped space, together with the free block before it.
     fn room(&mut self, pool: usize, stream: u64, size: u64) -> At {
-        let found = self.chains.unmapped[pool].range((stream, 0, 0)..).take_while(|e| e.0 == stream).find_map(
-            |(_, _, at)| {
+        let found = self.chains.unmapped[pool]
+            .range((stream, 0, 0)..)
+            .take_while(|e| e.0 == stream)
+            .find_map(|(_, _, at)| {
                 let before = self.chains.at(*at).prev.filter(|p| self.chains.at(*p).state == State::Free);
                 let first = before.unwrap_or(*at);
                 self.has_space(first, size).then_some(first)
-            },
-        );
+            });
         found.unwrap_or_else(|| self.add_segment(pool, stream))
     }
 

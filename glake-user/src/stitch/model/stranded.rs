@@ -116,7 +116,10 @@ fn main_stream(regions: &[Region]) -> u64 {
     for region in regions {
         *by_stream.entry(region.stream).or_default() += region.size;
     }
-    by_stream.into_iter().max_by_key(|(stream, size)| (*size, std::cmp::Reverse(*stream))).map_or(0, |(s, _)| s)
+    by_stream
+        .into_iter()
+        .max_by_key(|(stream, size)| (*size, std::cmp::Reverse(*stream)))
+        .map_or(0, |(s, _)| s)
 }
 
 /// The segments of a snapshot as they stood when it was taken.

@@ -127,7 +127,11 @@ fn holds_its_rules(model: &mut dyn Model, ops: &[Op], capacity: u64) {
         for region in &sorted {
             assert!(region.address >= ends, "segments overlap");
             ends = region.address + region.size;
-            assert_eq!(region.cells.iter().map(|c| c.size).sum::<u64>(), region.size, "cells tile their segment");
+            assert_eq!(
+                region.cells.iter().map(|c| c.size).sum::<u64>(),
+                region.size,
+                "cells tile their segment"
+            );
             for cell in &region.cells {
                 held += if cell.state == Use::Unmapped { 0 } else { cell.size };
                 if let Some(id) = cell.id {

@@ -190,8 +190,13 @@ fn classify(m: &mut Message, reserved: &mut Option<Quantity>, q: Quantity, befor
         m.allocated.get_or_insert(q);
     } else if next(&["reserved in total"]) {
         reserved.get_or_insert(q);
-    } else if next(&["is reserved by pytorch but", "reserved by pytorch but", "is reserved but", "reserved but", "cached"])
-    {
+    } else if next(&[
+        "is reserved by pytorch but",
+        "reserved by pytorch but",
+        "is reserved but",
+        "reserved but",
+        "cached",
+    ]) {
         m.idle.get_or_insert(q);
     } else if next(&["memory in use", "in use"]) {
         process(m, q, before);

@@ -41,11 +41,20 @@ fn real_reports_get_the_right_verdict() {
         ),
         (new_style("1.96 GiB", "79.18 GiB", "1.08 GiB", "78.09 GiB", "75.31 GiB", "1.83 GiB"), Stitchable),
         (old_style("64.00 MiB", "11.17 GiB", "2.60 GiB", "8.36 GiB", "2.62 GiB"), NotFragmentation),
-        (new_style("20.00 MiB", "4.00 GiB", "2.35 GiB", "1.60 GiB", "825.00 MiB", "24.85 MiB"), NotFragmentation),
-        (new_style("960.00 MiB", "23.99 GiB", "15.52 GiB", "8.40 GiB", "6.78 GiB", "76.00 MiB"), NotFragmentation),
+        (
+            new_style("20.00 MiB", "4.00 GiB", "2.35 GiB", "1.60 GiB", "825.00 MiB", "24.85 MiB"),
+            NotFragmentation,
+        ),
+        (
+            new_style("960.00 MiB", "23.99 GiB", "15.52 GiB", "8.40 GiB", "6.78 GiB", "76.00 MiB"),
+            NotFragmentation,
+        ),
         (old_style("1.69 GiB", "14.56 GiB", "649.97 MiB", "1.31 GiB", "1.01 GiB"), CannotTell),
         (new_style("124.68 GiB", "95.22 GiB", "51.23 GiB", "29.00 GiB", "25.50 GiB", "3.14 GiB"), Impossible),
-        (new_style("9.00 GiB", "24.00 GiB", "1.00 GiB", "22.90 GiB", "20.00 GiB", "2.50 GiB"), ShortEvenStitched),
+        (
+            new_style("9.00 GiB", "24.00 GiB", "1.00 GiB", "22.90 GiB", "20.00 GiB", "2.50 GiB"),
+            ShortEvenStitched,
+        ),
     ];
     for (text, verdict) in cases {
         assert_eq!(only(&text).verdict, verdict, "{text}");
@@ -124,7 +133,8 @@ fn every_spelling_is_understood() {
 fn a_log_gives_each_different_message_once() {
     let a = new_style("35.60 GiB", "79.33 GiB", "26.16 GiB", "53.16 GiB", "11.97 GiB", "40.69 GiB");
     let b = old_style("64.00 MiB", "11.17 GiB", "2.60 GiB", "8.36 GiB", "2.62 GiB");
-    let wrapped = a.replace("GPU 0 has a", "GPU 0\n    has a").replace("capacity", "\u{1b}[31mcapacity\u{1b}[0m");
+    let wrapped =
+        a.replace("GPU 0 has a", "GPU 0\n    has a").replace("capacity", "\u{1b}[31mcapacity\u{1b}[0m");
     let log = format!("step 12 loss 3.1\nTraceback:\n{a}\n[rank1]: {wrapped}\nretrying\n{b}\n");
     let found = parse(&log);
     assert_eq!(found.iter().map(|m| m.times).collect::<Vec<_>>(), [2, 1]);

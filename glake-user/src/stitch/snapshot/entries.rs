@@ -162,8 +162,11 @@ impl Entries {
 
     fn frame(&mut self, heap: &Heap, value: Value) -> Option<Value> {
         let text = |key| heap.key(value, key).and_then(|v| heap.text(v)).unwrap_or("").to_string();
-        let frame =
-            Frame { name: text("name"), file: text("filename"), line: heap.number(value, "line").unwrap_or(0) };
+        let frame = Frame {
+            name: text("name"),
+            file: text("filename"),
+            line: heap.number(value, "line").unwrap_or(0),
+        };
         if let Some(&known) = self.frame_of.get(&frame) {
             return Some(Value::Frame(known));
         }
@@ -188,7 +191,8 @@ impl Entries {
     fn site(&mut self, frames: &[u32]) -> u32 {
         let python = |i: &&u32| self.frames.get(**i as usize).is_some_and(|f| f.file.ends_with(".py"));
         let own = |i: &&u32| self.frames.get(**i as usize).is_some_and(|f| !in_torch(&f.file));
-        let mut kept: Vec<u32> = frames.iter().filter(python).filter(own).take(FRAMES_KEPT).copied().collect();
+        let mut kept: Vec<u32> =
+            frames.iter().filter(python).filter(own).take(FRAMES_KEPT).copied().collect();
         if kept.is_empty() {
             kept = frames.iter().filter(python).take(FRAMES_KEPT).copied().collect();
         }

@@ -63,14 +63,16 @@ impl Input {
             _ => (Packing::Plain, None),
         };
         if let Some((format, tool)) = refused {
-            return Err(Error::new(Kind::Unsupported, format!("{name} is packed with {format}"))
-                .remedy(format!("unpack it first with {tool}; plain, .xz and .zst files are read as they are")));
+            return Err(Error::new(Kind::Unsupported, format!("{name} is packed with {format}")).remedy(
+                format!("unpack it first with {tool}; plain, .xz and .zst files are read as they are"),
+            ));
         }
         let reader: Box<dyn BufRead> = match packing {
             Packing::Plain => raw,
             Packing::Xz => {
-                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED)
-                    .map_err(|e| Error::new(Kind::Exhausted, "starting the xz decoder").because(e))?;
+                let stream =
+                    liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED)
+                        .map_err(|e| Error::new(Kind::Exhausted, "starting the xz decoder").because(e))?;
                 Box::new(BufReader::new(liblzma::bufread::XzDecoder::new_stream(raw, stream)))
             }
             Packing::Zstd => Box::new(BufReader::new(

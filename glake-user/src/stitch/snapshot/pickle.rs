@@ -155,12 +155,10 @@ impl<'a> Reader<'a> {
 
     /// `file at byte N: problem`
     fn bad(&self, problem: impl std::fmt::Display) -> Halt {
-        Halt::Bad(
-            Error::new(Kind::BadInput, format!("byte {} of the pickle: {problem}", self.op_at)).remedy(
-                "record the snapshot again with torch.cuda.memory._dump_snapshot(); a file that was edited or \
+        Halt::Bad(Error::new(Kind::BadInput, format!("byte {} of the pickle: {problem}", self.op_at)).remedy(
+            "record the snapshot again with torch.cuda.memory._dump_snapshot(); a file that was edited or \
                  joined cannot be read",
-            ),
-        )
+        ))
     }
 
     fn refused(&self, op: u8) -> Halt {
@@ -220,7 +218,9 @@ impl<'a> Reader<'a> {
     }
 
     fn pop_mark(&mut self) -> Result<Vec<Value>, Halt> {
-        let Some(at) = self.marks.pop() else { return Err(self.bad("expected a mark on the stack, found none")) };
+        let Some(at) = self.marks.pop() else {
+            return Err(self.bad("expected a mark on the stack, found none"));
+        };
         Ok(self.stack.split_off(at))
     }
 
@@ -325,14 +325,17 @@ impl<'a> Reader<'a> {
         let at = match op {
             b'p' | b'g' => {
                 let line = self.line()?;
-                line.trim().parse().map_err(|_| self.bad(format!("expected a memo number, found {line:?}")))?
+                line.trim()
+                    .parse()
+                    .map_err(|_| self.bad(format!("expected a memo number, found {line:?}")))?
             }
             b'q' | b'h' => u64::from(self.input.array::<1>()?[0]),
             b'r' | b'j' => u64::from(u32::from_le_bytes(self.input.array()?)),
             _ => self.memo.len() as u64,
         };
         if matches!(op, b'g' | b'h' | b'j') {
-            let value = self.memo.get(at).ok_or_else(|| self.bad(format!("memo entry {at} was never set")))?;
+            let value =
+                self.memo.get(at).ok_or_else(|| self.bad(format!("memo entry {at} was never set")))?;
             self.stack.push(value);
             return Ok(());
         }
@@ -485,8 +488,5 @@ impl<'a> Reader<'a> {
 }
 
 fn integer(n: i128) -> Value {
-    i64::try_from(n)
-        .map(Value::Int)
-        .or_else(|_| u64::try_from(n).map(Value::Uint))
-        .unwrap_or(Value::Other)
+    i64::try_from(n).map(Value::Int).or_else(|_| u64::try_from(n).map(Value::Uint)).unwrap_or(Value::Other)
 }

@@ -64,12 +64,14 @@ fn the_parts_of_a_snapshot_are_read() {
 #[test]
 fn old_formats_are_read() {
     // 2023: no addresses of blocks, `history` with the size asked for, no trace.
-    let r = read_bytes(&std::fs::read(path("snapshots/legacy-2023.pickle")).unwrap(), Limits::default()).unwrap();
+    let r =
+        read_bytes(&std::fs::read(path("snapshots/legacy-2023.pickle")).unwrap(), Limits::default()).unwrap();
     let blocks = &r.devices[0].segments[0].blocks;
     assert_eq!(blocks.iter().map(|b| b.address).collect::<Vec<_>>(), [0x7000, 0x7000 + (1 << 20)]);
     assert_eq!((blocks[0].requested, blocks[0].state), (1_000_000, BlockState::Allocated));
     // Older still: only the list of segments.
-    let r = read_bytes(&std::fs::read(path("snapshots/legacy-list.pickle")).unwrap(), Limits::default()).unwrap();
+    let r =
+        read_bytes(&std::fs::read(path("snapshots/legacy-list.pickle")).unwrap(), Limits::default()).unwrap();
     assert_eq!(r.devices[0].segments.len(), 1);
 }
 

@@ -82,7 +82,11 @@ fn clock_us(text: &str) -> Option<u64> {
     let mut parts = text.trim().split([':', '.']).map(str::parse::<u64>);
     let mut part = || parts.next()?.ok();
     let (h, m, s, us) = (part()?, part()?, part()?, part()?);
-    h.checked_mul(3600)?.checked_add(m.checked_mul(60)?)?.checked_add(s)?.checked_mul(1_000_000)?.checked_add(us)
+    h.checked_mul(3600)?
+        .checked_add(m.checked_mul(60)?)?
+        .checked_add(s)?
+        .checked_mul(1_000_000)?
+        .checked_add(us)
 }
 
 fn push(entries: &mut Vec<Entry>, entry: Entry) {
@@ -130,7 +134,8 @@ fn rmm(mut lines: Lines<'_>, budget: u64) -> Result<Recording> {
             }
             other => return Err(lines.bad(format!("expected allocate or free, found {other:?}"))),
         };
-        let (Some(addr), Ok(size), Some(stream)) = (pointer(ptr), size.trim().parse(), pointer(stream)) else {
+        let (Some(addr), Ok(size), Some(stream)) = (pointer(ptr), size.trim().parse(), pointer(stream))
+        else {
             return Err(lines.bad("expected a pointer, a size and a stream"));
         };
         // The log has the time of day only.
@@ -161,7 +166,8 @@ fn stalloc(mut lines: Lines<'_>, budget: u64) -> Result<Recording> {
         let fields: Vec<&str> = lines.text.split_whitespace().collect();
         match fields[..] {
             [kind @ ("0" | "1"), ptr, size, stream] => {
-                let (Some(addr), Ok(size), Some(stream)) = (pointer(ptr), size.parse(), pointer(stream)) else {
+                let (Some(addr), Ok(size), Some(stream)) = (pointer(ptr), size.parse(), pointer(stream))
+                else {
                     return Err(lines.bad("expected a pointer, a size and a stream"));
                 };
                 let action = if kind == "1" { Action::Alloc } else { Action::FreeCompleted };

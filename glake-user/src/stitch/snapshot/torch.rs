@@ -3,9 +3,7 @@
 use super::entries::Entry;
 use super::input::Input;
 use super::pickle::{Extent, Reader};
-use super::recording::{
-    Block, BlockState, Coverage, DeviceRecording, Format, Recording, Segment, Settings,
-};
+use super::recording::{Block, BlockState, Coverage, DeviceRecording, Format, Recording, Segment, Settings};
 use super::value::{Heap, Value};
 use crate::error::{Error, Kind, Result};
 
@@ -88,7 +86,8 @@ fn device_mut(out: &mut Recording, device: u32) -> &mut DeviceRecording {
 }
 
 fn add_segment(heap: &Heap, value: Value, out: &mut Recording) {
-    let (Some(address), Some(size)) = (heap.number(value, "address"), heap.number(value, "total_size")) else {
+    let (Some(address), Some(size)) = (heap.number(value, "address"), heap.number(value, "total_size"))
+    else {
         return;
     };
     let Ok(device) = u32::try_from(heap.number(value, "device").unwrap_or(0)) else { return };
@@ -115,7 +114,9 @@ fn blocks(heap: &Heap, segment: Value, address: u64, size: u64) -> Vec<Block> {
     for block in heap.key(segment, "blocks").and_then(|b| heap.list(b)).unwrap_or_default() {
         let Some(bytes) = heap.number(*block, "size") else { continue };
         let start = heap.number(*block, "address").unwrap_or(at);
-        let Some(end) = start.checked_add(bytes).filter(|e| *e <= address + size && start >= at) else { break };
+        let Some(end) = start.checked_add(bytes).filter(|e| *e <= address + size && start >= at) else {
+            break;
+        };
         let state = match heap.key(*block, "state").and_then(|s| heap.text(s)) {
             Some("active_allocated") => BlockState::Allocated,
             // The documentation says awaiting, the code writes pending.
