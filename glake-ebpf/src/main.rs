@@ -1,6 +1,130 @@
 //! Entry points of the eBPF programs. Each is thin; one file per event family.
+//!
+//! Two kinds of hooks: BTF trace points, whose arguments are typed pointers into kernel structures (offsets come from the
+//! running kernel's BTF), and classic trace points, whose records are read at the offsets of tracefs `format` files.
 #![no_std]
 #![no_main]
+#![feature(core_intrinsics, asm_experimental_arch)]
+#![allow(internal_features, reason = "atomic read-modify-write, see atomic.rs")]
+
+mod atomic;
+mod block;
+mod context;
+mod device;
+mod format;
+mod inflight;
+mod iommu;
+mod maps;
+mod named;
+mod nvme;
+mod owner;
+
+use aya_ebpf::{
+    macros::{btf_tracepoint, kprobe, tracepoint},
+    programs::{BtfTracePointContext, ProbeContext, TracePointContext},
+};
+
+#[btf_tracepoint(function = "block_io_start")]
+fn block_start(ctx: BtfTracePointContext) -> i32 {
+    block::start(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "block_rq_issue")]
+fn block_issue(ctx: BtfTracePointContext) -> i32 {
+    block::issue(&ctx);
+    0
+}
+
+/// For kernels without `block_io_start`: the issue is the first that is seen of a request.
+#[btf_tracepoint(function = "block_rq_issue")]
+fn block_start_late(ctx: BtfTracePointContext) -> i32 {
+    block::start_late(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "block_rq_complete")]
+fn block_complete(ctx: BtfTracePointContext) -> i32 {
+    block::complete(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "block_rq_requeue")]
+fn block_requeue(ctx: BtfTracePointContext) -> i32 {
+    block::requeue(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "block_rq_merge")]
+fn block_merge(ctx: BtfTracePointContext) -> i32 {
+    block::merge(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "block_bio_backmerge")]
+fn block_back_merge(ctx: BtfTracePointContext) -> i32 {
+    block::bio_merge(&ctx);
+    0
+}
+
+#[btf_tracepoint(function = "block_bio_frontmerge")]
+fn block_front_merge(ctx: BtfTracePointContext) -> i32 {
+    block::bio_merge(&ctx);
+    0
+}
+
+/// Classic trace points: one program each, its body in the family's file, its offsets in the global of the same name.
+macro_rules! classic {
+    ($($name:ident => $body:path),* $(,)?) => { $(
+        #[tracepoint]
+        fn $name(ctx: TracePointContext) -> u32 {
+            $body(&ctx);
+            0
+        }
+    )* };
+}
+
+classic! {
+    block_start_tp => block::classic::start,
+    block_issue_tp => block::classic::issue,
+    block_complete_tp => block::classic::complete,
+    block_merge_tp => block::classic::merge,
+    block_requeue_tp => block::classic::requeue,
+    block_back_merge_tp => block::classic::back_merge,
+    block_front_merge_tp => block::classic::front_merge,
+    nvme_setup_tp => nvme::setup,
+    nvme_complete_tp => nvme::complete,
+    nvme_sq_tp => nvme::queue,
+    nvme_async_tp => nvme::asynchronous,
+    iommu_map_tp => iommu::map,
+    iommu_unmap_tp => iommu::unmap,
+    iommu_fault_tp => named::iommu_fault,
+    dma_map_tp => named::dma_map,
+    dma_map_sg_tp => named::dma_map_sg,
+    dma_map_sg_err_tp => named::dma_map_sg_error,
+    swiotlb_tp => named::swiotlb,
+    aer_tp => named::aer,
+    io_uring_punt_tp => iommu::io_uring_punt,
+    xid_tp => named::xid,
+    sxid_tp => named::sxid,
+}
+
+#[kprobe]
+fn dmar_fault(ctx: ProbeContext) -> u32 {
+    iommu::dmar_fault(&ctx);
+    0
+}
+
+#[kprobe]
+fn viommu_fault(ctx: ProbeContext) -> u32 {
+    iommu::dmar_fault(&ctx);
+    0
+}
+
+/// bpf_probe_read_kernel and bpf_get_current_task_btf are for GPL-compatible programs.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -1,5 +1,6 @@
 //! Bytes from the kernel become typed readings and events.
 
+pub mod ebpf;
 pub mod event;
 pub mod recording;
 pub mod sample;

@@ -5,3 +5,6 @@
 )]
 
 pub mod uvm;
+pub mod bpf;
+pub mod btf;
+pub mod tracefs;

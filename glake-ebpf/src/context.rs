@@ -1,0 +1,121 @@
+//! Settings and typed kernel pointers.
+
+use core::ptr::read_volatile;
+use glake_common::{NONE, member, param};
+
+/// Offsets of kernel structure members; user space fills them in before the load.
+#[unsafe(no_mangle)]
+static OFFSETS: [u32; member::COUNT] = [NONE; member::COUNT];
+
+/// Settings; user space fills them in before the load.
+#[unsafe(no_mangle)]
+static PARAMS: [u32; param::COUNT] = [0; param::COUNT];
+
+/// A setting. The verifier knows its value: the map is read-only and frozen.
+#[inline(always)]
+pub fn param(index: usize) -> u32 {
+    // SAFETY: an initialised static of that many words; volatile, since user space overwrites it before the load.
+    unsafe { read_volatile(&raw const PARAMS[index]) }
+}
+
+/// A member's offset, or NONE.
+#[inline(always)]
+pub fn offset(index: usize) -> u32 {
+    // SAFETY: as above.
+    unsafe { read_volatile(&raw const OFFSETS[index]) }
+}
+
+/// A pointer to a kernel structure whose type the verifier knows. A load through a bad one gives 0.
+#[derive(Clone, Copy)]
+pub struct Kernel(*const u8);
+
+impl Kernel {
+    /// Argument `n` of a BTF trace point.
+    ///
+    /// `args` is the context, an array of 64-bit words.
+    #[inline(always)]
+    pub fn argument(args: *const u64, n: usize) -> Kernel {
+        // SAFETY: the verifier checks that the trace point has this argument.
+        Kernel(unsafe { *args.add(n) } as *const u8)
+    }
+
+    /// The task that runs now.
+    #[inline(always)]
+    pub fn current_task() -> Kernel {
+        // SAFETY: no arguments; never null.
+        Kernel(unsafe { aya_ebpf::helpers::generated::bpf_get_current_task_btf() } as *const u8)
+    }
+
+    /// The structure that a pointer member points to.
+    #[inline(always)]
+    pub fn follow(self, member: usize) -> Kernel {
+        Kernel(self.u64(member) as *const u8)
+    }
+
+    /// A 32-bit member; 0 where this kernel lacks it.
+    #[inline(always)]
+    pub fn u32(self, member: usize) -> u32 {
+        let at = offset(member);
+        if at == NONE {
+            return 0;
+        }
+        // SAFETY: the verifier accepts only an offset that BTF knows; a fault reads as 0.
+        unsafe { read_volatile(self.0.add(at as usize).cast()) }
+    }
+
+    /// A 64-bit member; 0 where this kernel lacks it.
+    #[inline(always)]
+    pub fn u64(self, member: usize) -> u64 {
+        let at = offset(member);
+        if at == NONE {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { read_volatile(self.0.add(at as usize).cast()) }
+    }
+
+    /// The address, to tell requests apart.
+    #[inline(always)]
+    pub fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The low half of the address as a plain number. The verifier forbids arithmetic on pointers but lets a program that may
+    /// see them (CAP_PERFMON) copy one half; the compiler must not choose another way.
+    #[inline(always)]
+    pub fn low(self) -> u32 {
+        let low: u32;
+        // SAFETY: one move between registers.
+        unsafe {
+            core::arch::asm!("{0} = {1}", out(wreg) low, in(wreg) self.0 as usize as u32, options(pure, nomem, nostack));
+        }
+        low
+    }
+
+    /// Whether there is nothing there.
+    #[inline(always)]
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// CLOCK_MONOTONIC in ns.
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: no arguments.
+    unsafe { aya_ebpf::helpers::generated::bpf_ktime_get_ns() }
+}
+
+/// This CPU's copy of a sharded thing.
+#[inline(always)]
+pub fn shard(index: u32) -> u32 {
+    shard_of(index, param(param::SHARDS))
+}
+
+/// This CPU's copy of a thing that has so many.
+#[inline(always)]
+pub fn shard_of(index: u32, shards: u32) -> u32 {
+    // SAFETY: no arguments.
+    let cpu = unsafe { aya_ebpf::helpers::generated::bpf_get_smp_processor_id() };
+    index * shards + (cpu & (shards - 1))
+}

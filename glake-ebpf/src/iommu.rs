@@ -1,0 +1,50 @@
+//! Totals that name no device: IOMMU calls, Intel's fault interrupts, io_uring punts.
+
+use crate::{
+    context::shard,
+    format::{Format, offsets},
+    maps::{IOMMU, add, count},
+};
+use aya_ebpf::programs::{ProbeContext, TracePointContext};
+use glake_common::stat::{self, iommu};
+
+offsets! { IOMMU_MAP_TP, IOMMU_UNMAP_TP }
+
+/// Fields: size.
+#[inline(always)]
+pub fn map(ctx: &TracePointContext) {
+    let size = Format::new(ctx, &IOMMU_MAP_TP).u64(0);
+    tally(iommu::MAPS, iommu::MAPPED, size);
+    if let (Some(size), Some(counters)) = (size, IOMMU.get_ptr_mut(shard(0))) {
+        // SAFETY: a class is below the number of classes.
+        add(unsafe { counters.cast::<u64>().add(iommu::SIZES + iommu::class(size)) }, 1);
+    }
+}
+
+/// Fields: unmapped_size.
+#[inline(always)]
+pub fn unmap(ctx: &TracePointContext) {
+    tally(iommu::UNMAPS, iommu::UNMAPPED, Format::new(ctx, &IOMMU_UNMAP_TP).u64(0));
+}
+
+#[inline(always)]
+fn tally(calls: usize, bytes: usize, size: Option<u64>) {
+    if let Some(counters) = IOMMU.get_ptr_mut(shard(0)) {
+        // SAFETY: constant indices below the length.
+        unsafe {
+            add(&raw mut (*counters)[calls], 1);
+            add(&raw mut (*counters)[bytes], size.unwrap_or(0));
+        }
+    }
+}
+
+#[inline(always)]
+pub fn io_uring_punt(_ctx: &TracePointContext) {
+    count(stat::IO_URING_PUNTED);
+}
+
+/// One fault interrupt: a handler call, which may report several faults.
+#[inline(always)]
+pub fn dmar_fault(_ctx: &ProbeContext) {
+    count(stat::DMAR_FAULTS);
+}

@@ -1,0 +1,202 @@
+//! NVMe commands: set-up and completion pair by controller, queue and command id.
+
+use crate::{
+    atomic::Word,
+    context::{now, param},
+    format::{Format, offsets},
+    maps::{FLIGHTS, NVME_CELLS, NVME_DEPTHS, NVME_KEYS, NVME_SHIFTS, add, count, emit, file, place},
+};
+use aya_ebpf::programs::TracePointContext;
+use glake_common::{
+    nvme::{Counters, DEPTHS, FLIGHT_WAYS, Flight, NAMESPACES, cell_key, flight_key, kind, moves_blocks},
+    param,
+    record::kind as record,
+    stat, table,
+};
+
+offsets! { NVME_SETUP_TP, NVME_COMPLETE_TP, NVME_SQ_TP, NVME_ASYNC_TP }
+
+/// Fields: ctrl_id, qid, opcode, cid, nsid, cdw10.
+#[inline(always)]
+pub fn setup(ctx: &TracePointContext) {
+    let entry = Format::new(ctx, &NVME_SETUP_TP);
+    let (Some(ctrl), Some(qid), Some(opcode), Some(cid)) =
+        (entry.u32(0), entry.u32(1), entry.u8(2), entry.u16(3))
+    else {
+        return;
+    };
+    let opcode = u32::from(opcode);
+    let nsid = entry.u32(4).unwrap_or(0);
+    let mut bytes = 0;
+    if qid != 0 && moves_blocks(opcode) {
+        // Dwords 10 to 15 as bytes; NLB is the low half of dword 12, 0 for one block.
+        let blocks = entry.bytes::<[u32; 3]>(5).map_or(0, |cdw| u64::from(cdw[2] & 0xffff) + 1);
+        let shift = shift_of(ctrl, nsid);
+        bytes = if shift == 0 { 0 } else { blocks << (shift & 31) };
+    }
+    keep(Flight { key: flight_key(ctrl, qid, cid.into()), start_ns: now(), bytes, opcode, nsid });
+}
+
+#[inline(always)]
+fn shift_of(ctrl: u32, nsid: u32) -> u64 {
+    if ctrl >= DEPTHS || nsid >= NAMESPACES {
+        return 0;
+    }
+    NVME_SHIFTS.get(ctrl * NAMESPACES + nsid).map_or(0, |shift| *shift)
+}
+
+#[inline(always)]
+fn keep(flight: Flight) {
+    let Some(set) = FLIGHTS.get_ptr_mut(table::set_of(flight.key, param(param::FLIGHT_MASK))) else { return };
+    let mut way = 0;
+    while way < FLIGHT_WAYS {
+        // SAFETY: `way` is below the length.
+        let key = Word::of(unsafe { &raw mut (*set)[way].key });
+        let seen = key.load();
+        if seen == flight.key || (seen == 0 && key.claim(flight.key) == 0) {
+            // SAFETY: claimed by the exchange above.
+            unsafe {
+                (*set)[way].start_ns = flight.start_ns;
+                (*set)[way].bytes = flight.bytes;
+                (*set)[way].opcode = flight.opcode;
+                (*set)[way].nsid = flight.nsid;
+            }
+            return;
+        }
+        way += 1;
+    }
+    count(stat::NVME_FULL);
+}
+
+#[inline(always)]
+fn take(wanted: u64) -> Option<Flight> {
+    let set = FLIGHTS.get_ptr_mut(table::set_of(wanted, param(param::FLIGHT_MASK)))?;
+    let mut way = 0;
+    while way < FLIGHT_WAYS {
+        // SAFETY: `way` is below the length; the flight is ours until its key is cleared, which comes last.
+        unsafe {
+            let flight = &raw mut (*set)[way];
+            let key = Word::of(&raw mut (*flight).key);
+            if key.load() == wanted {
+                let copy = Flight {
+                    key: wanted,
+                    start_ns: (*flight).start_ns,
+                    bytes: (*flight).bytes,
+                    opcode: (*flight).opcode,
+                    nsid: (*flight).nsid,
+                };
+                key.store(0);
+                return Some(copy);
+            }
+        }
+        way += 1;
+    }
+    None
+}
+
+#[inline(always)]
+fn cell(kind: u64, ctrl: u32, qid: u32, value: u32) -> Option<*mut Counters> {
+    match place(&NVME_KEYS, param(param::NVME_MASK), cell_key(kind, ctrl, qid, value)) {
+        Some(index) => NVME_CELLS.get_ptr_mut(index),
+        None => {
+            count(stat::NVME_FULL);
+            None
+        }
+    }
+}
+
+/// Fields: ctrl_id, qid, cid, retries, status.
+#[inline(always)]
+pub fn complete(ctx: &TracePointContext) {
+    let entry = Format::new(ctx, &NVME_COMPLETE_TP);
+    let (Some(ctrl), Some(qid), Some(cid)) = (entry.u32(0), entry.u32(1), entry.u16(2)) else { return };
+    let status = u32::from(entry.u16(4).unwrap_or(0));
+    let flight = take(flight_key(ctrl, qid, cid.into()));
+    if status & 0x7ff != 0 {
+        failed(ctrl, qid, flight.as_ref().map_or(0, |f| f.opcode), status);
+    }
+    let Some(flight) = flight else {
+        count(stat::NVME_UNMATCHED);
+        return;
+    };
+    let Some(cell) = cell(kind::COMMANDS, ctrl, qid, flight.opcode) else { return };
+    let took = now().saturating_sub(flight.start_ns);
+    // SAFETY: fields of a map value.
+    unsafe {
+        add(&raw mut (*cell).completed, 1);
+        add(&raw mut (*cell).sum_ns, took);
+        file(&raw mut (*cell).latency, took);
+        if qid != 0 && moves_blocks(flight.opcode) {
+            let words = if flight.bytes == 0 { &raw mut (*cell).untold } else { &raw mut (*cell).bytes };
+            add(words, if flight.bytes == 0 { 1 } else { flight.bytes });
+        }
+        if entry.u8(3).unwrap_or(0) != 0 {
+            add(&raw mut (*cell).retries, 1);
+        }
+    }
+}
+
+#[inline(always)]
+fn failed(ctrl: u32, qid: u32, opcode: u32, status: u32) {
+    // Status code and status code type (NVMe base specification, completion queue entry, status field).
+    if let Some(cell) = cell(kind::STATUS, ctrl, 0, status & 0x7ff) {
+        // SAFETY: a field of a map value.
+        add(unsafe { &raw mut (*cell).completed }, 1);
+    }
+    if param(param::IO_ERRORS) == 1 {
+        emit(record::NVME_ERROR, |event| {
+            event.a = ctrl;
+            event.b = (qid << 16) | opcode;
+            event.value = u64::from(status);
+        });
+    }
+}
+
+/// Fields: ctrl_id, qid, sq_head, sq_tail.
+#[inline(always)]
+pub fn queue(ctx: &TracePointContext) {
+    let entry = Format::new(ctx, &NVME_SQ_TP);
+    let (Some(ctrl), Some(qid), Some(head), Some(tail)) =
+        (entry.u32(0), entry.u32(1), entry.u16(2), entry.u16(3))
+    else {
+        return;
+    };
+    let Some(cell) = cell(kind::QUEUE, ctrl, qid, 0) else { return };
+    // SAFETY: fields of a map value. The largest fill is read and written without a lock: one lost update of a maximum
+    // that the next command makes good.
+    unsafe {
+        add(&raw mut (*cell).completed, 1);
+        if let Some(fill) = fill(ctrl, qid, head.into(), tail.into())
+            && fill > (&raw const (*cell).bytes).read_volatile()
+        {
+            (&raw mut (*cell).bytes).write_volatile(fill);
+        }
+    }
+}
+
+/// Entries between head and tail. `None`: the tail has wrapped and the depth is not known.
+#[inline(always)]
+fn fill(ctrl: u32, qid: u32, head: u32, tail: u32) -> Option<u64> {
+    if tail >= head {
+        return Some(u64::from(tail - head));
+    }
+    // NVME_AQ_DEPTH of drivers/nvme/host/nvme.h.
+    let depth = if qid == 0 { 32 } else { *NVME_DEPTHS.get(ctrl & (DEPTHS - 1))? };
+    if depth == 0 { None } else { Some(depth + u64::from(tail) - u64::from(head)) }
+}
+
+/// Fields: ctrl_id, result.
+#[inline(always)]
+pub fn asynchronous(ctx: &TracePointContext) {
+    let entry = Format::new(ctx, &NVME_ASYNC_TP);
+    let Some(ctrl) = entry.u32(0) else { return };
+    let result = entry.u32(1).unwrap_or(0);
+    if let Some(cell) = cell(kind::ASYNC, ctrl, 0, 0) {
+        // SAFETY: a field of a map value.
+        add(unsafe { &raw mut (*cell).completed }, 1);
+    }
+    emit(record::NVME_ASYNC, |event| {
+        event.a = ctrl;
+        event.b = result;
+    });
+}

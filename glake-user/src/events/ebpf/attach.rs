@@ -1,0 +1,451 @@
+//! A group of probes: its programs and maps in the kernel, and how each probe got there or why not.
+
+use super::{
+    sizes::Sizes,
+    table::{Entry, Group, Hook, TABLE},
+};
+use crate::{
+    error::{Error, Kind, Result},
+    events::sample::ProbeState,
+    sys::{bpf, btf::Btf, tracefs::Tracefs},
+};
+use aya::{
+    Ebpf, EbpfLoader,
+    programs::{
+        BtfTracePoint, KProbe, ProgramError, TracePoint, kprobe::KProbeLink, tp_btf::BtfTracePointLink,
+        trace_point::TracePointLink,
+    },
+};
+use glake_common::{NONE, member, param};
+use std::{
+    collections::BTreeMap,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+/// The object that `cargo xtask` built, empty in a bare `cargo build`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/glake-ebpf.o"));
+
+/// Whether this binary has the programs in it.
+pub(crate) fn has_object() -> bool {
+    !OBJECT.is_empty()
+}
+
+/// Which ways may be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ways {
+    /// Any that works.
+    Any,
+    /// BTF trace points only.
+    Btf,
+    /// All but BTF trace points.
+    Classic,
+}
+
+impl Ways {
+    fn allow(self, hook: &Hook) -> bool {
+        match self {
+            Ways::Any => true,
+            Ways::Btf => matches!(hook, Hook::Btf { .. }),
+            Ways::Classic => !matches!(hook, Hook::Btf { .. }),
+        }
+    }
+}
+
+/// Offsets of one classic trace point.
+type Fields = [u32; 8];
+
+/// What the kernel says of itself, as far as the probes need it.
+pub(crate) struct Kernel {
+    root: PathBuf,
+    offsets: [u32; member::COUNT],
+    /// Structures of the first arguments of the trace points in the table; empty without BTF.
+    arguments: BTreeMap<&'static str, Vec<String>>,
+    no_btf: Option<Error>,
+}
+
+impl Kernel {
+    /// Reads the kernel's types. `use_btf` false acts as on a kernel without them.
+    pub(crate) fn read(root: &Path, use_btf: bool) -> Kernel {
+        let mut kernel = Kernel {
+            root: root.to_owned(),
+            offsets: [NONE; member::COUNT],
+            arguments: BTreeMap::new(),
+            no_btf: None,
+        };
+        let btf = if use_btf {
+            Btf::read(root)
+        } else {
+            Err(Error::new(Kind::Unsupported, "BTF is switched off by the settings"))
+        };
+        match btf {
+            Ok(btf) => {
+                for (i, (structure, path)) in member::MEMBERS.iter().enumerate() {
+                    kernel.offsets[i] = btf.member(structure, path).unwrap_or(NONE);
+                }
+                for hook in TABLE.iter().flat_map(|e| e.hooks) {
+                    if let Hook::Btf { event, .. } = hook
+                        && let Some(arguments) = btf.tracepoint(event)
+                    {
+                        kernel.arguments.insert(event, arguments);
+                    }
+                }
+            }
+            Err(e) => kernel.no_btf = Some(e),
+        }
+        kernel
+    }
+
+    /// Whether the kernel's types tell where a member is.
+    pub(crate) fn knows(&self, member: usize) -> bool {
+        self.offsets[member] != NONE
+    }
+
+    fn has(&self, members: &[usize]) -> std::result::Result<(), String> {
+        match members.iter().find(|m| self.offsets[**m] == NONE) {
+            Some(m) => Err(format!("this kernel has no {}.{}", member::MEMBERS[*m].0, member::MEMBERS[*m].1)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a hook can be tried, and with which offsets.
+    fn check(&self, hook: &Hook) -> std::result::Result<Option<Fields>, Refusal> {
+        match hook {
+            Hook::Btf { event, argument, needs, .. } => {
+                if let Some(e) = &self.no_btf {
+                    return Err(Refusal::of(e));
+                }
+                let arguments = self
+                    .arguments
+                    .get(event)
+                    .ok_or_else(|| Refusal::absent(format!("this kernel has no {event}")))?;
+                if arguments.first().map(String::as_str) != Some(argument) {
+                    return Err(Refusal::absent(format!(
+                        "{event} has other arguments here: {}",
+                        arguments.join(", ")
+                    )));
+                }
+                self.has(needs).map(|()| None).map_err(Refusal::absent)
+            }
+            Hook::Classic { category, event, fields, .. } => {
+                let tracefs = Tracefs::find(&self.root).map_err(|e| Refusal::of(&e))?;
+                if !tracefs.has(category, event) {
+                    return Err(Refusal::absent(format!("this kernel has no {category}:{event} now")));
+                }
+                if fields.is_empty() {
+                    return Ok(None);
+                }
+                let known = tracefs.format(category, event).map_err(|e| Refusal::of(&e))?;
+                pick(fields, &known, category, event).map(Some)
+            }
+            // Whether the function exists shows when it is tried: the list of symbols takes longer to read than that.
+            Hook::Function { .. } => {
+                if self.root.join("sys/bus/event_source/devices/kprobe").exists() {
+                    Ok(None)
+                } else {
+                    Err(Refusal::absent(
+                        "this kernel was built without kprobes (CONFIG_KPROBE_EVENTS)".to_owned(),
+                    ))
+                }
+            }
+        }
+    }
+}
+
+fn pick(
+    wanted: &[&str],
+    known: &[crate::sys::tracefs::Field],
+    category: &str,
+    event: &str,
+) -> std::result::Result<Fields, Refusal> {
+    let mut out = [NONE; 8];
+    for (slot, name) in out.iter_mut().zip(wanted) {
+        let (name, optional) = name.strip_prefix('?').map_or((*name, false), |n| (n, true));
+        match known.iter().find(|f| f.name == name) {
+            Some(field) => *slot = field.offset,
+            None if optional => {}
+            None => return Err(Refusal::absent(format!("{category}:{event} has no field {name} here"))),
+        }
+    }
+    Ok(out)
+}
+
+/// Why a probe is not on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) reason: String,
+    pub(crate) remedy: Option<String>,
+    /// The thing to watch does not exist here: nothing is wrong.
+    pub(crate) absent: bool,
+    /// It would come with a kernel module.
+    pub(crate) module_missing: bool,
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: String, remedy: Option<String>) -> Refusal {
+        Refusal { reason, remedy, absent: false, module_missing: false }
+    }
+
+    pub(crate) fn absent(reason: String) -> Refusal {
+        Refusal { absent: true, ..Refusal::new(reason, None) }
+    }
+
+    pub(crate) fn of(e: &Error) -> Refusal {
+        let reason = match std::error::Error::source(e) {
+            Some(source) => format!("{e}: {source}"),
+            None => e.to_string(),
+        };
+        Refusal::new(reason, e.remedy_text().map(str::to_owned))
+    }
+
+    fn program(root: &Path, hook: &Hook, e: &ProgramError) -> Refusal {
+        if let (Hook::Function { function, .. }, ProgramError::SyscallError(s)) = (hook, e)
+            && s.io_error.raw_os_error() == Some(libc::ENOENT)
+        {
+            return Refusal::absent(format!("this kernel has no {function}"));
+        }
+        let (reason, errno) = match e {
+            ProgramError::LoadError { io_error, verifier_log } => {
+                // The verifier's last words say what it did not like; its format is not an interface, so they are only shown.
+                let log = verifier_log.to_string();
+                let words: Vec<&str> = log.lines().rev().filter(|l| !is_statistics(l)).take(2).collect();
+                let words: Vec<&str> = words.into_iter().rev().collect();
+                let reason = format!("the kernel refused the program: {io_error}; {}", words.join("; "));
+                // With a complaint of the verifier the errno is not about privileges.
+                let errno = io_error.raw_os_error().filter(|_| words.is_empty());
+                (reason, errno)
+            }
+            ProgramError::SyscallError(s) => (format!("{e}: {}", s.io_error), s.io_error.raw_os_error()),
+            other => (chain(other), None),
+        };
+        Refusal::new(reason, remedy(root, errno))
+    }
+}
+
+/// Lines of a verifier log that follow the complaint.
+fn is_statistics(line: &str) -> bool {
+    ["processed ", "verification time", "stack depth"].iter().any(|p| line.starts_with(p))
+}
+
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut out = e.to_string();
+    let mut next = e.source();
+    while let Some(cause) = next {
+        out.push_str(": ");
+        out.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    out
+}
+
+/// What a refused load or attachment can be helped by.
+fn remedy(root: &Path, errno: Option<i32>) -> Option<String> {
+    let lockdown = std::fs::read_to_string(root.join("sys/kernel/security/lockdown")).unwrap_or_default();
+    if lockdown.contains("[confidentiality]") {
+        return Some(
+            "boot with lockdown=integrity or none: confidentiality forbids reading kernel memory".to_owned(),
+        );
+    }
+    match errno {
+        Some(libc::EPERM | libc::EACCES) => {
+            Some("run as root or with CAP_BPF and CAP_PERFMON (systemd: AmbientCapabilities=)".to_owned())
+        }
+        Some(libc::ENOMEM) => {
+            Some("lower map_budget_bytes, or raise the memory limit of the agent".to_owned())
+        }
+        _ => None,
+    }
+}
+
+enum Link {
+    Btf(#[allow(dead_code, reason = "held for its Drop")] BtfTracePointLink),
+    Classic(#[allow(dead_code, reason = "held for its Drop")] TracePointLink),
+    Function(#[allow(dead_code, reason = "held for its Drop")] KProbeLink),
+}
+
+/// Where a probe is.
+pub(crate) struct Placed {
+    pub(crate) entry: &'static Entry,
+    pub(crate) how: String,
+    pub(crate) state: ProbeState,
+    pub(crate) why: Option<Refusal>,
+    program: Option<&'static str>,
+    link: Option<Link>,
+}
+
+impl Placed {
+    pub(crate) fn new(entry: &'static Entry) -> Placed {
+        let how = entry.hooks.first().map(Hook::describe).unwrap_or_default();
+        Placed { entry, how, state: ProbeState::Off, why: None, program: None, link: None }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.state == ProbeState::On
+    }
+
+    /// Off until its module comes.
+    pub(crate) fn await_module(&mut self) {
+        let hook = self.entry.hooks.first().map(Hook::describe).unwrap_or_default();
+        let module = self.entry.module.unwrap_or_default();
+        let mut why = Refusal::absent(format!("no {hook} now: module {module} is not loaded, or lacks it"));
+        why.module_missing = true;
+        self.off(ProbeState::Off, why);
+    }
+
+    pub(crate) fn off(&mut self, state: ProbeState, why: Refusal) {
+        self.link = None;
+        self.state = state;
+        self.why = Some(why);
+    }
+}
+
+/// The programs and maps of one group.
+pub(crate) struct Loaded {
+    pub(crate) ebpf: Ebpf,
+    pub(crate) sizes: Sizes,
+    btf: Option<aya::Btf>,
+    root: PathBuf,
+}
+
+impl Loaded {
+    /// Loads the maps and prepares the programs of a group; attaches nothing.
+    pub(crate) fn new(
+        kernel: &Kernel,
+        group: Group,
+        sizes: Sizes,
+        settings: [u32; param::COUNT],
+    ) -> Result<Loaded> {
+        if !has_object() {
+            return Err(Error::new(Kind::Unsupported, "this binary was built without the eBPF programs")
+                .remedy("build it with: cargo xtask run"));
+        }
+        let mut fields: BTreeMap<&'static str, Fields> = BTreeMap::new();
+        for hook in TABLE.iter().filter(|e| e.group == group).flat_map(|e| e.hooks) {
+            if let Hook::Classic { global, .. } = hook
+                && let Ok(Some(offsets)) = kernel.check(hook)
+            {
+                fields.entry(global).or_insert(offsets);
+            }
+        }
+        let mut loader = EbpfLoader::new();
+        loader
+            .btf(None)
+            .override_global("OFFSETS", &kernel.offsets, true)
+            .override_global("PARAMS", &settings, true);
+        for (global, offsets) in &fields {
+            loader.override_global(global, offsets, true);
+        }
+        for (map, entries, _) in sizes.entries() {
+            loader.map_max_entries(map, entries);
+        }
+        loader.map_max_entries("EVENTS", sizes.ring);
+        let ebpf = loader.load(OBJECT).map_err(|e| {
+            let errno = errno_of(&e);
+            let error = Error::new(Kind::Denied, format!("loading the {group:?} probes: {}", chain(&e)));
+            match remedy(&kernel.root, errno) {
+                Some(remedy) => error.remedy(remedy),
+                None => error,
+            }
+        })?;
+        Ok(Loaded { ebpf, sizes, btf: None, root: kernel.root.clone() })
+    }
+
+    /// Frees what only attaching needs: aya's copy of the kernel's types takes tens of MiB.
+    pub(crate) fn settle(&mut self) {
+        self.btf = None;
+    }
+
+    /// Tries the ways of a probe in turn.
+    pub(crate) fn attach(&mut self, kernel: &Kernel, placed: &mut Placed, ways: Ways) {
+        let mut refusals: Vec<Refusal> = Vec::new();
+        for hook in placed.entry.hooks.iter().filter(|h| ways.allow(h)) {
+            let tried = kernel
+                .check(hook)
+                .and_then(|_| self.attach_hook(hook).map_err(|e| Refusal::program(&self.root, hook, &e)));
+            match tried {
+                Ok(link) => {
+                    placed.how = hook.describe();
+                    placed.program = Some(hook.program());
+                    placed.link = Some(link);
+                    placed.state = ProbeState::On;
+                    placed.why = None;
+                    return;
+                }
+                Err(refusal) => refusals.push(refusal),
+            }
+        }
+        let absent = refusals.iter().all(|r| r.absent);
+        // The most telling refusal is one that is not mere absence.
+        let why = refusals
+            .iter()
+            .find(|r| !r.absent)
+            .or(refusals.first())
+            .cloned()
+            .unwrap_or_else(|| Refusal::absent("there is no way to it on this kernel".to_owned()));
+        if absent && placed.entry.module.is_some() {
+            placed.await_module();
+            return;
+        }
+        let state = if absent && !placed.entry.required { ProbeState::Off } else { ProbeState::Failed };
+        placed.off(state, why);
+    }
+
+    fn attach_hook(&mut self, hook: &Hook) -> std::result::Result<Link, ProgramError> {
+        let missing = || ProgramError::InvalidName { name: hook.program().to_owned() };
+        let program = self.ebpf.program_mut(hook.program()).ok_or_else(missing)?;
+        let loaded = program.fd().is_ok();
+        match hook {
+            Hook::Btf { event, .. } => {
+                let program: &mut BtfTracePoint = program.try_into()?;
+                if !loaded {
+                    if self.btf.is_none() {
+                        self.btf = Some(aya::Btf::from_sys_fs()?);
+                    }
+                    program.load(event, self.btf.as_ref().ok_or(ProgramError::NotLoaded)?)?;
+                }
+                let id = program.attach()?;
+                Ok(Link::Btf(program.take_link(id)?))
+            }
+            Hook::Classic { category, event, .. } => {
+                let program: &mut TracePoint = program.try_into()?;
+                if !loaded {
+                    program.load()?;
+                }
+                let id = program.attach(category, event)?;
+                Ok(Link::Classic(program.take_link(id)?))
+            }
+            Hook::Function { function, .. } => {
+                let program: &mut KProbe = program.try_into()?;
+                if !loaded {
+                    program.load()?;
+                }
+                let id = program.attach(*function, 0)?;
+                Ok(Link::Function(program.take_link(id)?))
+            }
+        }
+    }
+
+    /// What the program of a probe has done. `None`: it is not loaded.
+    pub(crate) fn cost(&self, placed: &Placed) -> Option<bpf::ProgramCost> {
+        let program = self.ebpf.program(placed.program?)?;
+        bpf::program_cost(program.fd().ok()?.as_fd()).ok()
+    }
+
+    /// Maps the words of an array.
+    pub(crate) fn words(&self, map: &'static str, words: u64) -> Result<bpf::Words> {
+        let name = || Error::new(Kind::Unsupported, format!("the eBPF object has no array map {map}"));
+        let aya::maps::Map::Array(data) = self.ebpf.map(map).ok_or_else(name)? else { return Err(name()) };
+        bpf::Words::map(data.fd().as_fd(), usize::try_from(words).map_err(|_| name())?)
+    }
+}
+
+fn errno_of(e: &aya::EbpfError) -> Option<i32> {
+    let mut next: Option<&dyn std::error::Error> = Some(e);
+    while let Some(e) = next {
+        if let Some(io) = e.downcast_ref::<std::io::Error>() {
+            return io.raw_os_error();
+        }
+        next = e.source();
+    }
+    None
+}

@@ -1,0 +1,362 @@
+//! The live source itself.
+
+use super::{
+    Settings,
+    attach::{Kernel, Ways, has_object},
+    blocks::Blocks,
+    cgroups::Cgroups,
+    devices::{Disks, Names, nvme_controllers},
+    group::{Unit, present},
+    record,
+    sizes::Host,
+    table::{Group, Profile},
+    watchdog::Watchdog,
+};
+use crate::{
+    clock::{Clock, Stamp, SystemClock},
+    error::Result,
+    events::{
+        event::{Event, What},
+        sample::{Cost, Dropped, Probe, ProbeState, Sample},
+        source::Source,
+    },
+};
+use glake_common::{member, record::Record, stat};
+use std::{
+    collections::BTreeMap,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// Live probes. Dropping it takes them off.
+pub struct Live {
+    settings: Settings,
+    root: PathBuf,
+    kernel: Kernel,
+    host: Host,
+    stamped: bool,
+    block_ways: Ways,
+    units: Vec<Unit>,
+    blocks: Option<Blocks>,
+    names: Names,
+    cgroups: Cgroups,
+    /// While it is open the kernel measures programs.
+    statistics: Option<OwnedFd>,
+    watchdog: Watchdog,
+    pending: Vec<Event>,
+    unreadable: u64,
+}
+
+impl Live {
+    /// Attaches what can be attached on the host below `root` (normally `/`). Works when nothing can be: each probe says why.
+    /// Needs CAP_BPF and CAP_PERFMON; CAP_SYS_ADMIN besides to measure the programs' cost; tracefs readable.
+    ///
+    /// # Errors
+    /// None at present; a refused probe is a line in [`Sample::probes`].
+    pub fn start(settings: Settings, root: &Path) -> Result<Live> {
+        let disks = Disks::read(root);
+        let nvme_queues = nvme_controllers(root).values().map(|c| c.queues.unwrap_or(1)).sum();
+        let cpus = aya::util::nr_cpus().map_or(1, |n| u32::try_from(n).unwrap_or(u32::MAX));
+        let mut live = Live {
+            kernel: Kernel::read(root, settings.btf),
+            host: Host { cpus, disks: disks.count, nvme_queues },
+            stamped: disks.stamped,
+            block_ways: Ways::Any,
+            units: Group::ALL.into_iter().map(Unit::new).collect(),
+            blocks: None,
+            names: Names::new(root),
+            cgroups: Cgroups::new(root),
+            statistics: aya::sys::enable_stats(aya::sys::Stats::RunTime).ok(),
+            watchdog: Watchdog::default(),
+            pending: Vec::new(),
+            unreadable: 0,
+            root: root.to_owned(),
+            settings,
+        };
+        live.start_block();
+        for group in [Group::Nvme, Group::Host, Group::Xid] {
+            live.start_group(group);
+        }
+        Ok(live)
+    }
+
+    fn unit(&mut self, group: Group) -> &mut Unit {
+        let at = Group::ALL.iter().position(|g| *g == group).unwrap_or(0);
+        &mut self.units[at]
+    }
+
+    /// All block probes must agree on what a request is called: its address or its sector. So first all with BTF, and if the
+    /// kernel refuses a required one, all without.
+    fn start_block(&mut self) {
+        let refused = |u: &Unit| !u.is_on("block_complete") || !u.is_on("block_start");
+        if !self.kernel.knows(member::RQ_Q) {
+            self.arm_block(Ways::Classic);
+            return;
+        }
+        self.arm_block(Ways::Btf);
+        if self.units[0].armed.is_none() || !refused(&self.units[0]) {
+            return;
+        }
+        let (first, blocks) =
+            (std::mem::replace(&mut self.units[0], Unit::new(Group::Block)), self.blocks.take());
+        let kernel = std::mem::replace(&mut self.kernel, Kernel::read(&self.root, false));
+        self.arm_block(Ways::Classic);
+        if refused(&self.units[0]) {
+            // Neither way works: the first refusal says more.
+            (self.units[0], self.blocks, self.kernel) = (first, blocks, kernel);
+            self.block_ways = Ways::Btf;
+        }
+    }
+
+    fn arm_block(&mut self, ways: Ways) {
+        self.block_ways = ways;
+        let stamped = self.stamped && ways == Ways::Btf;
+        let unit = &mut self.units[0];
+        unit.load(&self.kernel, self.host, &self.settings, stamped);
+        let Some(armed) = &mut unit.armed else { return };
+        match Blocks::new(&mut armed.loaded, self.kernel.knows(member::TASK_FLAGS)) {
+            Ok(blocks) => self.blocks = Some(blocks),
+            Err(e) => {
+                let why = super::attach::Refusal::of(&e);
+                unit.probes.iter_mut().for_each(|p| p.off(ProbeState::Failed, why.clone()));
+                return;
+            }
+        }
+        self.arrange(Group::Block);
+    }
+
+    fn start_group(&mut self, group: Group) {
+        let at = Group::ALL.iter().position(|g| *g == group).unwrap_or(0);
+        let unit = &mut self.units[at];
+        let comes_with_module = unit.probes.iter().all(|p| p.entry.module.is_some());
+        if comes_with_module && has_object() && !present(&self.root, group) {
+            unit.probes.iter_mut().for_each(|p| p.await_module());
+            return;
+        }
+        if unit.armed.is_none() {
+            unit.load(&self.kernel, self.host, &self.settings, true);
+        }
+        self.arrange(group);
+    }
+
+    fn arrange(&mut self, group: Group) {
+        let stamped = self.stamped && self.block_ways == Ways::Btf;
+        let ways = if group == Group::Block { self.block_ways } else { Ways::Any };
+        let mut unwanted: Vec<(&str, &str)> = Vec::new();
+        if group == Group::Block && stamped {
+            unwanted.push(("block_issue", "not needed: every queue stamps its requests"));
+        }
+        let at = Group::ALL.iter().position(|g| *g == group).unwrap_or(0);
+        self.units[at].arrange(&self.kernel, &self.settings, ways, &unwanted);
+    }
+
+    /// Every probe as it is now.
+    pub fn probes(&self) -> Vec<Probe> {
+        let measured = self.statistics.is_some();
+        self.units.iter().flat_map(|u| u.report(measured).map(|(p, _)| p).collect::<Vec<_>>()).collect()
+    }
+
+    /// The profile in force.
+    pub fn profile(&self) -> Profile {
+        self.settings.profile
+    }
+
+    /// Attaches and detaches what the other profile wants. Needs the privileges of [`Live::start`]; what is refused says so.
+    /// Probes that the watchdog took off get another chance.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.settings.profile = profile;
+        for at in 0..self.units.len() {
+            for probe in &mut self.units[at].probes {
+                if probe.state == ProbeState::Detached {
+                    probe.state = ProbeState::Off;
+                    self.watchdog.forget(probe.entry.name);
+                }
+            }
+            self.arrange(self.units[at].group);
+        }
+    }
+
+    fn now() -> Stamp {
+        SystemClock.now()
+    }
+
+    fn event(&mut self, at: Stamp, source: &str, what: What) {
+        self.pending.push(Event { at, clock_error_ns: 0, source: source.to_owned(), what });
+    }
+
+    /// Attaches the probes of a module that has come.
+    fn look_for_modules(&mut self) {
+        for group in [Group::Nvme, Group::Xid] {
+            let waiting = self
+                .unit(group)
+                .probes
+                .iter()
+                .any(|p| p.state == ProbeState::Off && p.why.as_ref().is_some_and(|w| w.module_missing));
+            if waiting && present(&self.root, group) {
+                // The offsets were not known when the programs were loaded: load them anew.
+                *self.unit(group) = Unit::new(group);
+                self.start_group(group);
+            }
+        }
+    }
+
+    /// Takes off what costs too much.
+    fn watch(&mut self, now: Stamp) {
+        if self.settings.max_cpu_percent <= 0.0 || self.statistics.is_none() {
+            return;
+        }
+        let mut said = Vec::new();
+        for unit in &mut self.units {
+            let Some(armed) = &unit.armed else { continue };
+            for probe in unit.probes.iter_mut().filter(|p| p.is_on()) {
+                let Some(cost) = armed.loaded.cost(probe) else { continue };
+                let name = probe.entry.name;
+                let Some(percent) = self.watchdog.percent(name, now.monotonic_ns, cost.run_time_ns) else {
+                    continue;
+                };
+                if percent > self.settings.max_cpu_percent {
+                    let limit = self.settings.max_cpu_percent;
+                    let reason =
+                        format!("took {percent:.1} % of a core, more than max_cpu_percent = {limit}");
+                    said.push((name, reason.clone()));
+                    let remedy = Some("raise max_cpu_percent, or leave it off".to_owned());
+                    probe.off(ProbeState::Detached, super::attach::Refusal::new(reason, remedy));
+                }
+            }
+        }
+        for (probe, reason) in said {
+            let what = What::Probe { probe: probe.to_owned(), detail: format!("detached: {reason}") };
+            self.event(now, "watchdog", what);
+        }
+    }
+
+    fn read_block(&mut self, sample: &mut Sample) {
+        let unit = &self.units[0];
+        let (complete, start) = (unit.is_on("block_complete"), unit.is_on("block_start"));
+        let requeues = unit.is_on("block_requeue");
+        let merges = ["block_merge", "block_back_merge", "block_front_merge"].iter().all(|p| unit.is_on(p));
+        let Some(blocks) = &mut self.blocks else { return };
+        if !complete {
+            return;
+        }
+        (blocks.requeues, blocks.merges) = (requeues, merges);
+        let (devices, nobody) = blocks.read(&mut self.names);
+        sample.block = Some(devices);
+        if start {
+            self.cgroups.tick();
+            let mut owners = blocks.owners(&mut self.names, &mut self.cgroups, sample.at.monotonic_ns);
+            owners.extend(nobody);
+            sample.owners = Some(owners);
+        }
+    }
+
+    fn read_drops(&self, sample: &mut Sample) {
+        let mut drops: BTreeMap<(String, String), u64> = BTreeMap::new();
+        for (i, (source, reason)) in stat::DROPS.iter().enumerate() {
+            let sum: u64 = self.units.iter().map(|u| u.stat(i)).sum();
+            *drops.entry(((*source).to_owned(), (*reason).to_owned())).or_default() += sum;
+        }
+        for unit in &self.units {
+            for (probe, missed) in unit.report(false) {
+                // The kernel does not run a program that already runs on the same CPU.
+                *drops.entry((probe.family, "recursion".to_owned())).or_default() += missed;
+            }
+        }
+        drops.insert(("ring".to_owned(), "parse".to_owned()), self.unreadable);
+        sample.dropped =
+            drops.into_iter().map(|((source, reason), count)| Dropped { source, reason, count }).collect();
+    }
+
+    fn event_of(&mut self, record: &Record, at: Stamp) -> Option<(String, What)> {
+        use glake_common::record::kind;
+        let blocks = self.blocks.as_ref();
+        let mut device = |index: u32| {
+            blocks.and_then(|b| b.name(index, &mut self.names)).unwrap_or_else(|| "unknown".to_owned())
+        };
+        let operation = |index: u32| format!("{:?}", super::blocks::operation(index)).to_lowercase();
+        let name = record::text(&record.name);
+        let _ = at;
+        Some(match record.kind {
+            kind::IO_ERROR => {
+                let status = record::block_status(record.value.cast_signed());
+                let what = What::IoError { device: device(record.a), operation: operation(record.b), status };
+                ("block:block_rq_complete".to_owned(), what)
+            }
+            kind::SLOW_IO => {
+                let (device, operation) = (device(record.a), operation(record.b));
+                (
+                    "block:block_rq_complete".to_owned(),
+                    What::SlowIo { device, operation, took_ns: record.value },
+                )
+            }
+            kind::XID | kind::SXID => {
+                let nvswitch = record.kind == kind::SXID;
+                let message = record::text(&record.text);
+                let source = if nvswitch { "nvswitch:nvswitch_dev_sxid" } else { "nvidia:nvidia_dev_xid" };
+                (source.to_owned(), What::Xid { pci: name, nvswitch, code: record.b, message })
+            }
+            kind::AER => {
+                let severity = ["corrected", "nonfatal", "fatal"][(record.a as usize).min(2)].to_owned();
+                ("ras:aer_event".to_owned(), What::Aer { pci: name, severity, status: record.b })
+            }
+            kind::IOMMU_FAULT => {
+                let detail = format!("flags {:#x}", record.b);
+                let what = What::IommuFault { pci: Some(name), iova: Some(record.value), detail };
+                ("iommu:io_page_fault".to_owned(), what)
+            }
+            kind::NVME_ASYNC => {
+                let controller = format!("nvme{}", record.a);
+                ("nvme:nvme_async_event".to_owned(), What::NvmeAsync { controller, result: record.b })
+            }
+            kind::NVME_ERROR => {
+                let (queue, opcode, status) = (record.b >> 16, record.b & 0xff, record.value);
+                let what = What::IoError {
+                    device: format!("nvme{}", record.a),
+                    operation: format!("opcode {opcode:#04x} on queue {queue}"),
+                    status: format!("NVMe status type {} code {:#04x}", (status >> 8) & 7, status & 0xff),
+                };
+                ("nvme:nvme_complete_rq".to_owned(), what)
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Source for Live {
+    fn sample(&mut self) -> Result<Sample> {
+        let at = Live::now();
+        self.look_for_modules();
+        self.watch(at);
+        let mut sample = Sample { at, probes: self.probes(), ..Sample::default() };
+        self.read_block(&mut sample);
+        self.read_drops(&mut sample);
+        sample.cost = Cost {
+            map_bytes: self.units.iter().map(Unit::bytes).sum(),
+            ebpf_run_time_ns: self
+                .statistics
+                .as_ref()
+                .map(|_| sample.probes.iter().filter_map(|p| p.run_time_ns).sum()),
+        };
+        Ok(sample)
+    }
+
+    fn events(&mut self) -> Result<Vec<Event>> {
+        let now = Live::now();
+        let mut records = Vec::new();
+        for unit in &mut self.units {
+            self.unreadable += unit.drain(|r| records.push(*r));
+        }
+        for record in records {
+            // Both clocks were read together just now; CLOCK_REALTIME may have been set in between, which no one can tell.
+            let ago = now.monotonic_ns.saturating_sub(record.at_ns);
+            let at = Stamp { monotonic_ns: record.at_ns, realtime_ns: now.realtime_ns.saturating_sub(ago) };
+            match self.event_of(&record, at) {
+                Some((source, what)) => self.event(at, &source, what),
+                None => self.unreadable += 1,
+            }
+        }
+        let mut events = std::mem::take(&mut self.pending);
+        events.sort_by_key(|e| e.at.monotonic_ns);
+        Ok(events)
+    }
+}
