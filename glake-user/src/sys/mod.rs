@@ -4,7 +4,7 @@
     reason = "this is the room where unsafe lives; every block says which promise it keeps"
 )]
 
-pub mod uvm;
 pub mod bpf;
 pub mod btf;
 pub mod tracefs;
+pub mod uvm;

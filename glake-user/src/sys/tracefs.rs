@@ -77,7 +77,7 @@ pub fn parse_format(text: &str) -> Vec<Field> {
     text.lines().filter_map(parse_field).collect()
 }
 
-/// `field:char rwbs[10];	offset:34;	size:10;	signed:0;`
+/// `field:char rwbs[10]; offset:34; size:10; signed:0;`
 fn parse_field(line: &str) -> Option<Field> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declaration = parts.next()?.strip_prefix("field:")?.trim();
