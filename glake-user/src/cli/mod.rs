@@ -7,9 +7,12 @@
 mod completions;
 mod man;
 pub mod out;
+mod play;
+mod recorder;
 mod reference;
 mod screen;
 mod uvm;
+mod values;
 pub(crate) mod version;
 pub mod view;
 
@@ -49,6 +52,7 @@ struct Cli {
 enum Command {
     #[command(alias = "faults")]
     Uvm(uvm::Args),
+    Play(play::Args),
     #[command(hide = true)]
     Man(man::Args),
     #[command(hide = true)]
@@ -61,6 +65,7 @@ impl Command {
     fn run(self) -> Result<u8> {
         match self {
             Command::Uvm(args) => uvm::run(args),
+            Command::Play(args) => play::run(args),
             Command::Man(args) => man::run(args),
             Command::Completions(args) => completions::run(args),
             Command::MetricsReference(args) => reference::run(args),
