@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod cli;
 pub mod clock;
+pub mod diagnose;
 pub mod error;
 pub mod events;
 pub mod gpu;

@@ -5,6 +5,7 @@
 //! [`Command::run`]. A test asks every command for an example.
 
 mod completions;
+mod events;
 mod man;
 pub mod out;
 mod play;
@@ -50,6 +51,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Events(events::Args),
     #[command(alias = "faults")]
     Uvm(uvm::Args),
     Play(play::Args),
@@ -64,6 +66,7 @@ enum Command {
 impl Command {
     fn run(self) -> Result<u8> {
         match self {
+            Command::Events(args) => events::run(args),
             Command::Uvm(args) => uvm::run(args),
             Command::Play(args) => play::run(args),
             Command::Man(args) => man::run(args),

@@ -1,6 +1,7 @@
 //! Readings become numbers: rates, histograms, workloads, the metric tree.
 
 pub mod difference;
+pub mod event_store;
 pub mod metrics;
 pub mod model;
 pub mod state;

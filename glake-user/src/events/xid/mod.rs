@@ -4,4 +4,5 @@
 
 pub mod assemble;
 pub mod catalogue;
+pub mod log;
 pub mod parse;

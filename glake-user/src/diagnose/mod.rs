@@ -1,0 +1,4 @@
+//! Numbers and events become findings: what, evidence, likely cause, what to do. Pure: no file, no clock of its own.
+
+pub mod aer;
+pub mod xid;

@@ -1,0 +1,176 @@
+//! The record of one GPU event. Its JSON is an interface: keys are added, never renamed; readers ignore what they do
+//! not know, so that an older GLake reads a newer one's store.
+
+use crate::clock::Stamp;
+use crate::events::xid::parse::MmuFault;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of the keys.
+pub const SCHEMA: u32 = 1;
+
+/// Where a report came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// `nvidia:nvidia_dev_xid`: every report, at its exact time.
+    Tracepoint,
+    /// A kprobe on the driver's reporting function: every report.
+    Kprobe,
+    /// The kernel log: it is rate-limited, so its count is a lower bound.
+    Kmsg,
+}
+
+impl Source {
+    /// The label value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Source::Tracepoint => "tracepoint",
+            Source::Kprobe => "kprobe",
+            Source::Kmsg => "kmsg",
+        }
+    }
+
+    /// From the name an event carries: `nvidia:nvidia_dev_xid (trace point)`, `kernel log`.
+    pub fn of(name: &str) -> Source {
+        if name.contains("trace point") || name.contains("tracepoint") {
+            Source::Tracepoint
+        } else if name.contains("kprobe") {
+            Source::Kprobe
+        } else {
+            Source::Kmsg
+        }
+    }
+}
+
+/// The process the event belongs to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Who {
+    /// In the initial pid namespace.
+    pub pid: Option<u32>,
+    /// As the driver or the kernel names it.
+    pub name: Option<String>,
+    /// Its cgroup, if it still lived when it was looked up.
+    pub cgroup: Option<String>,
+    /// `serve/chat-5d9`, `slurm 4711`: for people and for telling jobs apart.
+    pub workload: Option<String>,
+    /// Labels of the workload, as the metrics have them.
+    pub labels: BTreeMap<String, String>,
+    /// What told it: `driver message`, `driver message + /proc`.
+    pub source: String,
+    /// How long after the report the source spoke, in ns.
+    pub lag_ns: u64,
+}
+
+/// Something that happened on the host near the event.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fact {
+    /// When.
+    pub at: Stamp,
+    /// How far off `at` may be.
+    pub clock_error_ns: u64,
+    /// `aer`, `iommu`, `nvme`, `uvm`, `xid`.
+    pub family: String,
+    /// The device, where one is named.
+    pub device: Option<String>,
+    /// In words.
+    pub text: String,
+    /// What told it.
+    pub source: String,
+    /// How many times; equal facts in a row are one.
+    pub count: u64,
+}
+
+/// How often one code was reported.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Seen {
+    /// By the trace point or the kprobe: exact.
+    pub exact: u64,
+    /// By the kernel log: a lower bound.
+    pub log: u64,
+}
+
+impl Seen {
+    /// The best count: the log never has more than happened.
+    pub fn count(self) -> u64 {
+        self.exact.max(self.log)
+    }
+}
+
+/// One GPU event.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// Unique on this host: time, place and code of the first report.
+    pub id: String,
+    /// The host's name.
+    pub host: String,
+    /// The first report.
+    pub at: Stamp,
+    /// How far off `at` may be.
+    pub clock_error_ns: u64,
+    /// The newest report.
+    pub last: Stamp,
+    /// As sysfs spells it. `None`: the driver did not say which GPU.
+    pub pci: Option<String>,
+    /// As DCGM spells it.
+    pub pci_bus_id: Option<String>,
+    /// `None`: not known to the driver's list then.
+    #[serde(rename = "UUID")]
+    pub uuid: Option<String>,
+    /// Index by PCI address.
+    pub gpu: Option<u32>,
+    /// MIG: GPU instance.
+    pub gpu_instance: Option<u32>,
+    /// An NVSwitch's SXid.
+    pub nvswitch: bool,
+    /// The code that explains the others.
+    pub code: u32,
+    /// False: the driver gave no code (a GPU that fell off the bus) and `code` is the one of the same meaning.
+    pub code_told: bool,
+    /// What it means.
+    pub meaning: String,
+    /// The label value of what to do.
+    pub action: String,
+    /// What to do, in words.
+    pub do_now: String,
+    /// Who.
+    pub who: Option<Who>,
+    /// The driver's text of the root.
+    pub message: String,
+    /// Where the text came from.
+    pub message_source: String,
+    /// What an MMU fault's text says.
+    pub mmu: Option<MmuFault>,
+    /// By code, all of this record.
+    pub codes: BTreeMap<u32, Seen>,
+    /// Facts of the seconds before, oldest first.
+    pub before: Vec<Fact>,
+    /// What was looked for and not seen.
+    pub not_seen: Vec<String>,
+    /// What cannot be told, and what would tell it.
+    pub cannot_tell: Vec<String>,
+    /// Earlier records of the same device by code, in the 30 days before.
+    pub history: BTreeMap<u32, u64>,
+    /// Events known to be missed in this window.
+    pub dropped: u64,
+    /// No more reports are expected.
+    pub closed: bool,
+}
+
+impl Record {
+    /// Is each count exact?
+    pub fn exact(&self) -> bool {
+        self.dropped == 0 && self.codes.values().all(|s| s.exact > 0 && s.exact >= s.log)
+    }
+
+    /// Codes that were folded in as consequences.
+    pub fn folded(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.codes.iter().filter(|(code, _)| **code != self.code).map(|(code, seen)| (*code, seen.count()))
+    }
+}
