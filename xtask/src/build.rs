@@ -50,9 +50,10 @@ pub fn ebpf_with(tree: &Tree, tools: &Tools) -> Result<PathBuf> {
 
 /// `cargo VERB` for the eBPF side, with the flags that its target needs.
 pub fn ebpf_cargo(tree: &Tree, tools: &Tools, verb: &str) -> Command {
-    // debuginfo is where bpf-linker takes BTF from; aya-ebpf picks register layouts by the cfg.
+    // debuginfo is where bpf-linker takes BTF from; v3 has atomics that return the old value (kernel 5.12); aya-ebpf picks
+    // register layouts by the cfg.
     let flags = format!(
-        "-Cdebuginfo=2\x1f-Clink-arg=--btf\x1f--cfg=bpf_target_arch=\"{}\"",
+        "-Cdebuginfo=2\x1f-Ctarget-cpu=v3\x1f-Clink-arg=--btf\x1f--cfg=bpf_target_arch=\"{}\"",
         tools.rustc.version.arch()
     );
     let mut cargo = Command::new(&tools.rustc.cargo);
