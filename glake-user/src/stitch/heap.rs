@@ -1,10 +1,16 @@
 //! The heap of one GPU: what programs call.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Options, Stats};
+use super::bins::UNIT;
+use super::depot::Depot;
+use super::driver::Driver;
+use super::lane::{Found, LARGE, Lane, SMALL};
+use super::lanes::{Lanes, lock};
+use super::options::Options;
 use crate::error::{Error, Kind, Result};
-use crate::gpu::{Device, Stream};
+use crate::gpu::{Costs, Device, Stream};
 
 /// A piece of GPU memory handed out. A plain value: the owner gives it back with [`Heap::free`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,28 +21,83 @@ pub struct Block {
     pub size: u64,
 }
 
-/// What one call of [`Heap::reclaim`] did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reclaimed {
-    /// Address space unmapped.
-    pub unmapped: u64,
-    /// Physical memory made ahead.
-    pub made: u64,
-    /// Address space that still waits.
-    pub waiting: u64,
+/// Bytes after which an epoch is closed, where epochs are needed: an event costs about 1 us.
+const EPOCH_BYTES: u64 = 32 << 20;
+
+/// A lane tells the heap's totals about changes of this size and more; see [`Heap::stats`].
+const PUBLISH_BYTES: u64 = 1 << 20;
+
+/// Called when memory is short; gives back the bytes it freed elsewhere.
+pub type OnPressure = Box<dyn Fn(u64) -> u64 + Send + Sync>;
+
+/// What one allocation wants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Want {
+    pub(crate) space: usize,
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+}
+
+/// The sum over all lanes, as far as they published it.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) allocated: AtomicU64,
+    pub(crate) allocated_peak: AtomicU64,
+    pub(crate) requested: AtomicU64,
+    pub(crate) requested_peak: AtomicU64,
+    pub(crate) waits: AtomicU64,
+    pub(crate) ooms: AtomicU64,
+    pub(crate) ooms_avoided: AtomicU64,
 }
 
 /// The allocator of one GPU. Shared by all threads and streams of the process.
+///
+/// A stream that was used for an allocation must not be destroyed while the heap lives.
 pub struct Heap {
-    #[expect(dead_code, reason = "used once allocation is in")]
-    device: Arc<dyn Device>,
-    options: Options,
+    pub(crate) options: Options,
+    pub(crate) costs: Costs,
+    pub(crate) granule: u64,
+    /// Bytes of memory the device has.
+    pub(crate) total: u64,
+    pub(crate) front: Driver,
+    pub(crate) back: Driver,
+    pub(crate) depot: Depot,
+    pub(crate) lanes: Lanes,
+    pub(crate) totals: Totals,
+    /// Allocations that need the driver right now: the reclaimer steps back.
+    pub(crate) busy: AtomicU32,
+    /// Graph captures under way: then nothing is asked after, waited for or unmapped.
+    pub(crate) captures: AtomicU32,
+    pub(crate) grows: AtomicBool,
+    pub(crate) on_pressure: Mutex<Vec<OnPressure>>,
+    /// Address space reserved: start and size.
+    pub(crate) regions: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Heap {
-    /// A heap on `device`. Nothing is reserved before the first allocation.
+    /// A heap on `device`. Nothing is reserved or created before the first allocation.
     pub fn new(device: Arc<dyn Device>, options: Options) -> Result<Heap> {
-        Ok(Heap { device, options })
+        let granule = device.granularity()?.minimum;
+        if options.handle_bytes == 0 || !options.handle_bytes.is_multiple_of(granule) {
+            let doing = format!("allocator.handle_bytes = {} with a unit of {granule}", options.handle_bytes);
+            return Err(Error::new(Kind::BadInput, doing).remedy("use a multiple of the unit, 16 MiB by default"));
+        }
+        Ok(Heap {
+            costs: device.costs(),
+            granule,
+            total: device.memory()?.total,
+            front: Driver::new(Arc::clone(&device)),
+            back: Driver::new(device),
+            depot: Depot::new(options.max_bytes),
+            lanes: Lanes::new(),
+            totals: Totals::default(),
+            busy: AtomicU32::new(0),
+            captures: AtomicU32::new(0),
+            grows: AtomicBool::new(false),
+            on_pressure: Mutex::new(Vec::new()),
+            regions: Mutex::new(Vec::new()),
+            options,
+        })
     }
 
     /// The options it was made with.
@@ -44,29 +105,146 @@ impl Heap {
         &self.options
     }
 
+    /// The device it allocates on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.front.device
+    }
+
+    /// Changes `allocator.max_bytes`. Memory already held is kept, even above the limit.
+    pub fn set_max_bytes(&self, limit: Option<u64>) {
+        self.depot.set_limit(limit);
+    }
+
+    /// Asked in order when memory is short, before an allocation fails.
+    pub fn on_pressure(&self, ask: OnPressure) {
+        self.on_pressure.lock().unwrap_or_else(PoisonError::into_inner).push(ask);
+    }
+
     /// Memory for work in `stream`. `Exhausted` when the memory or the limit does not suffice.
     pub fn allocate(&self, size: u64, stream: Stream) -> Result<Block> {
-        Err(Error::new(Kind::Unsupported, format!("allocating {size} bytes on stream {:#x}", stream.0)))
+        let rounded = size.max(1).checked_next_multiple_of(UNIT).filter(|s| *s <= 1 << 46).ok_or_else(|| {
+            Error::new(Kind::Exhausted, format!("allocating {size} bytes, more than there is address space"))
+        })?;
+        let space = if size < self.options.small_bytes { SMALL } else { LARGE };
+        let want = Want { space, size: rounded, requested: size };
+        let lane = self.lanes.get(stream)?;
+        {
+            let mut lane = lock(lane);
+            if lane.any_waiting() {
+                self.poll(&mut lane)?;
+            }
+            if let Some(ptr) = lane.take(space, rounded, size) {
+                self.publish(&mut lane, PUBLISH_BYTES);
+                return Ok(Block { ptr, size: rounded });
+            }
+        }
+        Ok(Block { ptr: self.slow(lane, &want)?, size: rounded })
     }
 
-    /// Gives a block back: later work in `stream` may have it at once.
+    /// Gives a block back: later work in `stream` may have it at once. If `stream` is not the one the block was
+    /// allocated for, the memory waits for both.
     pub fn free(&self, ptr: u64, stream: Stream) -> Result<()> {
-        Err(Error::new(Kind::Unsupported, format!("freeing {ptr:#x} on stream {:#x}", stream.0)))
+        let own = self.lanes.get(stream)?;
+        if self.give_back(own, ptr, None).is_some() {
+            return Ok(());
+        }
+        self.free_elsewhere(ptr, stream)
     }
 
-    /// `stream` uses the block too: after its free it waits for the work that is then in `stream`.
+    fn give_back(&self, lane: &Mutex<Lane>, ptr: u64, other: Option<Stream>) -> Option<Found> {
+        let mut lane = lock(lane);
+        let found = lane.give_back(ptr, &self.front, other)?;
+        if lane.epochs.freed >= EPOCH_BYTES && self.needs_epochs() {
+            let stream = lane.stream;
+            lane.epochs.close(&self.front, stream);
+        }
+        self.publish(&mut lane, PUBLISH_BYTES);
+        Some(found)
+    }
+
+    #[cold]
+    fn free_elsewhere(&self, ptr: u64, stream: Stream) -> Result<()> {
+        if self.lanes.all().into_iter().any(|lane| self.give_back(lane, ptr, Some(stream)).is_some()) {
+            return Ok(());
+        }
+        Err(unknown(ptr, "freeing"))
+    }
+
+    /// Whether frees must be gated by events: other streams may want the memory, or remaps wait for the GPU.
+    fn needs_epochs(&self) -> bool {
+        self.lanes.count() > 1 || !self.options.remap_while_busy
+    }
+
+    /// `stream` uses the block too: after its free the memory waits for the work that is then in `stream`.
     pub fn record_stream(&self, ptr: u64, stream: Stream) -> Result<()> {
-        Err(Error::new(Kind::Unsupported, format!("recording stream {:#x} on {ptr:#x}", stream.0)))
+        match self.lanes.all().into_iter().any(|lane| lock(lane).share(ptr, stream)) {
+            true => Ok(()),
+            false => Err(unknown(ptr, "recording a stream on")),
+        }
     }
 
-    /// Background work for at most `budget_ns` of driver time: unmaps what the GPU is done with, makes handles ahead.
-    pub fn reclaim(&self, budget_ns: u64) -> Result<Reclaimed> {
-        let _ = budget_ns;
-        Ok(Reclaimed::default())
+    /// The memory under the block is captured in a graph, registered or exported: it is never remapped or unmapped, also
+    /// after the block is freed, until [`Heap::unpin`]. Pins count.
+    pub fn pin(&self, ptr: u64) -> Result<()> {
+        self.set_pin(ptr, true)
     }
 
-    /// The counters.
-    pub fn stats(&self) -> Stats {
-        Stats::default()
+    /// Takes back one [`Heap::pin`] of a block that is still allocated.
+    pub fn unpin(&self, ptr: u64) -> Result<()> {
+        self.set_pin(ptr, false)
     }
+
+    fn set_pin(&self, ptr: u64, on: bool) -> Result<()> {
+        match self.lanes.all().into_iter().any(|lane| lock(lane).pin(ptr, on)) {
+            true => Ok(()),
+            false => Err(unknown(ptr, if on { "pinning" } else { "unpinning" })),
+        }
+    }
+
+    /// The bytes of the block at `ptr`: rounded and as requested.
+    pub fn size_of(&self, ptr: u64) -> Option<(u64, u64)> {
+        let found = self.lanes.all().into_iter().find_map(|lane| lock(lane).find(ptr))?;
+        Some((found.size, found.requested))
+    }
+
+    /// A graph capture begins on some stream of this process: until [`Heap::end_capture`] the heap asks after no event,
+    /// waits for none and unmaps nothing.
+    pub fn begin_capture(&self) {
+        self.captures.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The capture ended.
+    pub fn end_capture(&self) {
+        let _ = self.captures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+    }
+
+    pub(crate) fn poll(&self, lane: &mut Lane) -> Result<()> {
+        if self.captures.load(Ordering::Relaxed) > 0 {
+            return Ok(());
+        }
+        lane.poll(&self.front)
+    }
+
+    /// Brings the totals up to date when the lane moved by `at_least` bytes.
+    pub(crate) fn publish(&self, lane: &mut Lane, at_least: u64) {
+        let tally = &mut lane.tally;
+        if tally.allocated.abs_diff(tally.published.0) < at_least {
+            return;
+        }
+        let add = |total: &AtomicU64, peak: &AtomicU64, now: u64, before: u64| {
+            let delta = now.wrapping_sub(before);
+            // Wrapping: a fall is added as its two's complement; the sum of all lanes is never below zero.
+            let sum = total.fetch_add(delta, Ordering::Relaxed).wrapping_add(delta);
+            peak.fetch_max(sum, Ordering::Relaxed);
+        };
+        let totals = &self.totals;
+        add(&totals.allocated, &totals.allocated_peak, tally.allocated, tally.published.0);
+        add(&totals.requested, &totals.requested_peak, tally.requested, tally.published.1);
+        tally.published = (tally.allocated, tally.requested);
+    }
+}
+
+pub(crate) fn unknown(ptr: u64, doing: &str) -> Error {
+    Error::new(Kind::Misuse, format!("{doing} {ptr:#x}, which this heap did not hand out or has taken back"))
+        .remedy("set checks = true to see the pointer's history")
 }

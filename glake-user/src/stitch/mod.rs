@@ -1,13 +1,28 @@
 //! The stitching allocator. Plans are pure values, then applied.
 
+mod apply;
+mod bins;
+mod depot;
+mod driver;
+mod epochs;
 pub mod heap;
+mod lane;
+mod lanes;
 pub mod model;
 pub mod oom;
 pub mod options;
+pub mod plan;
+mod pressure;
+pub mod reclaim;
 pub mod snapshot;
+mod space;
 pub mod stats;
+mod table;
+pub mod target;
 pub mod trace;
 
-pub use heap::{Block, Heap, Reclaimed};
+pub use heap::{Block, Heap};
 pub use options::Options;
+pub use reclaim::Reclaimed;
 pub use stats::Stats;
+pub use target::HeapTarget;

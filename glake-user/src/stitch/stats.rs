@@ -1,5 +1,10 @@
 //! What the heap holds and what it has done, in torch's words and meanings.
 
+use std::sync::atomic::Ordering;
+
+use super::heap::Heap;
+use super::lane::Lane;
+use super::lanes::lock;
 use crate::gpu::Call;
 
 /// A quantity with its peak since the last reset.
@@ -76,4 +81,81 @@ impl Stats {
 
 fn total(calls: &[CallCount]) -> CallCount {
     calls.iter().fold(CallCount::default(), |a, c| CallCount { calls: a.calls + c.calls, ns: a.ns + c.ns })
+}
+
+impl Heap {
+    /// The counters now.
+    ///
+    /// With one stream every peak is exact. With several, `allocated` and `requested` peaks are exact to 1 MiB for each
+    /// stream: lanes report changes from that size on, so that small blocks do not make threads wait for each other.
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats { foreground: self.front.counts(), background: self.back.counts(), ..Stats::default() };
+        let lanes = self.lanes.all();
+        for lane in &lanes {
+            let mut lane = lock(lane);
+            self.publish(&mut lane, 1);
+            add_lane(&mut stats, &lane);
+        }
+        if lanes.len() > 1 {
+            stats.allocated.peak = self.totals.allocated_peak.load(Ordering::Relaxed);
+            stats.requested.peak = self.totals.requested_peak.load(Ordering::Relaxed);
+        }
+        let reserved = self.depot.reserved();
+        stats.reserved = Level { current: reserved, peak: self.depot.reserved_peak(), ..Level::default() };
+        stats.waits = self.totals.waits.load(Ordering::Relaxed);
+        stats.ooms = self.totals.ooms.load(Ordering::Relaxed);
+        stats.ooms_avoided = self.totals.ooms_avoided.load(Ordering::Relaxed);
+        stats
+    }
+
+    /// Starts all peaks anew from the present.
+    pub fn reset_peaks(&self) {
+        for lane in self.lanes.all() {
+            let mut lane = lock(lane);
+            self.publish(&mut lane, 1);
+            let t = &mut lane.tally;
+            t.allocated_peak = t.allocated;
+            t.requested_peak = t.requested;
+            t.blocks_peak = t.blocks;
+            t.active_peak = t.allocated + t.pending;
+        }
+        let totals = &self.totals;
+        totals.allocated_peak.store(totals.allocated.load(Ordering::Relaxed), Ordering::Relaxed);
+        totals.requested_peak.store(totals.requested.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.depot.reset_peak();
+    }
+
+    /// Bytes allocated and requested now, over all streams.
+    pub fn in_use(&self) -> (u64, u64) {
+        self.lanes.all().into_iter().fold((0, 0), |sum, lane| {
+            let lane = lock(lane);
+            (sum.0 + lane.tally.allocated, sum.1 + lane.tally.requested)
+        })
+    }
+
+    /// Bytes held from the driver now.
+    pub fn reserved(&self) -> u64 {
+        self.depot.reserved()
+    }
+}
+
+fn add_lane(stats: &mut Stats, lane: &Lane) {
+    let t = &lane.tally;
+    let add = |level: &mut Level, current: u64, peak: u64, ever: u64| {
+        level.current += current;
+        level.peak += peak;
+        level.allocated += ever;
+        level.freed += ever - current;
+    };
+    add(&mut stats.allocated, t.allocated, t.allocated_peak, t.allocated_ever);
+    add(&mut stats.requested, t.requested, t.requested_peak, t.requested_ever);
+    add(&mut stats.blocks, t.blocks, t.blocks_peak, t.blocks_ever);
+    stats.active.current += t.allocated + t.pending;
+    stats.active.peak += t.active_peak;
+    stats.remapped_bytes += t.remapped;
+    stats.zombie_bytes += t.zombie;
+    for space in &lane.spaces {
+        stats.free += space.free_bytes;
+        stats.largest_free = stats.largest_free.max(space.free.largest(&space.nodes));
+    }
 }

@@ -6,5 +6,6 @@
 
 pub mod bpf;
 pub mod btf;
+pub mod mmap;
 pub mod tracefs;
 pub mod uvm;

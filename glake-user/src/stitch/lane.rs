@@ -1,0 +1,414 @@
+//! The memory of one stream: its two spaces, its epochs, and what waits.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::apply::{Failure, apply};
+use super::depot::{Depot, Piece};
+use super::driver::Driver;
+use super::epochs::Epochs;
+use super::plan::{Home, Offer, Part, Plan, Spot};
+use super::space::{Mapping, NIL, Node, Space, State};
+use super::table::PtrTable;
+use crate::error::Result;
+use crate::gpu::{Event, Stream};
+
+/// The space of small blocks, and that of large ones.
+pub(crate) const SMALL: usize = 0;
+pub(crate) const LARGE: usize = 1;
+
+/// A value of the pointer table: the node, and the space in the top bit.
+const SPACE_BIT: u32 = 1 << 31;
+
+/// A mapping whose memory lives elsewhere by now; it is unmapped once its epoch is past.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Zombie {
+    pub(crate) space: usize,
+    pub(crate) node: u32,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) epoch: u32,
+}
+
+/// A block that was handed back while other streams may still use it.
+#[derive(Debug)]
+struct Waiting {
+    space: usize,
+    node: u32,
+    events: Vec<Event>,
+    /// Streams that were captured at the time: their events are still to be recorded.
+    unmarked: Vec<Stream>,
+}
+
+/// Counters of one lane. Exact under the lane's lock.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Tally {
+    pub(crate) allocated: u64,
+    pub(crate) requested: u64,
+    pub(crate) blocks: u64,
+    pub(crate) pending: u64,
+    pub(crate) allocated_peak: u64,
+    pub(crate) requested_peak: u64,
+    pub(crate) blocks_peak: u64,
+    pub(crate) active_peak: u64,
+    pub(crate) allocated_ever: u64,
+    pub(crate) requested_ever: u64,
+    pub(crate) blocks_ever: u64,
+    pub(crate) remapped: u64,
+    pub(crate) zombie: u64,
+    pub(crate) lost: u64,
+    /// What the heap's own totals know of `allocated` and `requested`.
+    pub(crate) published: (u64, u64),
+}
+
+/// A block as the lane found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+}
+
+pub(crate) struct Lane {
+    pub(crate) stream: Stream,
+    pub(crate) spaces: [Space; 2],
+    table: PtrTable,
+    pub(crate) epochs: Epochs,
+    pub(crate) zombies: VecDeque<Zombie>,
+    waiting: Vec<Waiting>,
+    /// Streams recorded on blocks that are handed out.
+    shared: HashMap<u64, Vec<Stream>>,
+    pub(crate) tally: Tally,
+}
+
+impl Lane {
+    pub(crate) fn new(stream: Stream) -> Lane {
+        Lane {
+            stream,
+            spaces: [Space::new(), Space::new()],
+            table: PtrTable::new(),
+            epochs: Epochs::new(),
+            zombies: VecDeque::new(),
+            waiting: Vec::new(),
+            shared: HashMap::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// A block from a free range, without any driver call.
+    pub(crate) fn take(&mut self, space: usize, size: u64, requested: u64) -> Option<u64> {
+        let node = self.spaces[space].fit(size)?;
+        self.spaces[space].hand_out(node, size, requested);
+        Some(self.enter(space, node))
+    }
+
+    /// Counts a node that was just handed out.
+    fn enter(&mut self, space: usize, node: u32) -> u64 {
+        let Node { start, size, requested, .. } = *self.spaces[space].node(node);
+        self.table.insert(start, node | if space == LARGE { SPACE_BIT } else { 0 });
+        let t = &mut self.tally;
+        t.allocated += size;
+        t.requested += requested;
+        t.blocks += 1;
+        t.allocated_ever += size;
+        t.requested_ever += requested;
+        t.blocks_ever += 1;
+        t.allocated_peak = t.allocated_peak.max(t.allocated);
+        t.requested_peak = t.requested_peak.max(t.requested);
+        t.blocks_peak = t.blocks_peak.max(t.blocks);
+        t.active_peak = t.active_peak.max(t.allocated + t.pending);
+        start
+    }
+
+    /// The block at `ptr`, if this lane handed it out.
+    pub(crate) fn find(&self, ptr: u64) -> Option<Found> {
+        let (space, node) = self.locate(ptr)?;
+        let node = self.spaces[space].node(node);
+        Some(Found { size: node.size, requested: node.requested })
+    }
+
+    fn locate(&self, ptr: u64) -> Option<(usize, u32)> {
+        let value = self.table.get(ptr)?;
+        Some((if value & SPACE_BIT != 0 { LARGE } else { SMALL }, value & !SPACE_BIT))
+    }
+
+    /// Takes a block back. `None`: it is not this lane's. With streams recorded on it, it waits for them.
+    pub(crate) fn give_back(&mut self, ptr: u64, driver: &Driver, other: Option<Stream>) -> Option<Found> {
+        let value = self.table.remove(ptr)?;
+        let (space, at) = (if value & SPACE_BIT != 0 { LARGE } else { SMALL }, value & !SPACE_BIT);
+        let node = *self.spaces[space].node(at);
+        let found = Found { size: node.size, requested: node.requested };
+        self.tally.allocated -= node.size;
+        self.tally.requested -= node.requested;
+        self.tally.blocks -= 1;
+        self.epochs.freed += node.size;
+        if !node.shared && other.is_none() {
+            self.spaces[space].turn(at, State::Free, self.epochs.open);
+            return Some(found);
+        }
+        self.wait_for_streams(ptr, space, at, driver, other);
+        Some(found)
+    }
+
+    #[cold]
+    fn wait_for_streams(
+        &mut self,
+        ptr: u64,
+        space: usize,
+        node: u32,
+        driver: &Driver,
+        other: Option<Stream>,
+    ) {
+        let mut streams = self.shared.remove(&ptr).unwrap_or_default();
+        streams.extend(other);
+        self.spaces[space].turn(node, State::Pending, self.epochs.open);
+        self.tally.pending += self.spaces[space].node(node).size;
+        let mut waiting = Waiting { space, node, events: Vec::new(), unmarked: streams };
+        waiting.mark(driver);
+        self.waiting.push(waiting);
+    }
+
+    /// `stream` uses the block at `ptr` too. False: not this lane's block.
+    pub(crate) fn share(&mut self, ptr: u64, stream: Stream) -> bool {
+        let Some((space, node)) = self.locate(ptr) else { return false };
+        if stream != self.stream {
+            self.spaces[space].nodes[node as usize].shared = true;
+            let streams = self.shared.entry(ptr).or_default();
+            if !streams.contains(&stream) {
+                streams.push(stream);
+            }
+        }
+        true
+    }
+
+    /// Looks after what waits: epochs and shared blocks. No driver call where nothing waits.
+    pub(crate) fn poll(&mut self, driver: &Driver) -> Result<()> {
+        self.epochs.poll(driver)?;
+        let mut at = 0;
+        while at < self.waiting.len() {
+            let waiting = &mut self.waiting[at];
+            waiting.mark(driver);
+            if waiting.poll(driver)? {
+                let done = self.waiting.swap_remove(at);
+                self.settle(&done);
+            } else {
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, done: &Waiting) {
+        self.tally.pending -= self.spaces[done.space].node(done.node).size;
+        self.spaces[done.space].turn(done.node, State::Free, self.epochs.open);
+    }
+
+    pub(crate) fn any_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Waits for the oldest shared block. False when there is none or it did not come in time.
+    pub(crate) fn wait_shared(&mut self, driver: &Driver, timeout_ns: u64) -> Result<bool> {
+        let Some(event) = self.waiting.first().and_then(|w| w.events.first().copied()) else {
+            return Ok(false);
+        };
+        let came = driver.wait(event, timeout_ns)?;
+        self.poll(driver)?;
+        Ok(came)
+    }
+
+    /// Places where a space can grow.
+    pub(crate) fn spots(&self, space: usize) -> Vec<Spot> {
+        let space = &self.spaces[space];
+        let mut spots = Vec::new();
+        for gap in space.gaps.at_least(&space.nodes, 1) {
+            let Node { start, size, prev, next, .. } = *space.node(gap);
+            let beside = |at: u32| at != NIL && space.node(at).state == State::Free;
+            let of = |at: u32| (space.node(at).start, space.node(at).size);
+            spots.push(Spot { free: (start, 0), gap: (start, size), nodes: (NIL, gap) });
+            if beside(prev) {
+                spots.push(Spot { free: of(prev), gap: (start, size), nodes: (prev, gap) });
+            }
+            if beside(next) {
+                spots.push(Spot { free: of(next), gap: (start, size), nodes: (next, gap) });
+            }
+        }
+        spots
+    }
+
+    /// Handles in wholly free ranges. `only_past`: only where the GPU is done with the range.
+    pub(crate) fn offers(&self, only_past: bool) -> Vec<Offer> {
+        let mut offers = Vec::new();
+        for (index, space) in self.spaces.iter().enumerate() {
+            for at in space.free.at_least(&space.nodes, 1) {
+                let node = *space.node(at);
+                if only_past && !self.epochs.is_past(node.epoch) {
+                    continue;
+                }
+                for (address, mapping) in space.handles_in(at).filter(|(_, m)| m.pins == 0) {
+                    let home = Home {
+                        space: index as u8,
+                        address,
+                        range: node.start,
+                        range_size: node.size,
+                        node: at,
+                    };
+                    offers.push(Offer { handle: mapping.handle, size: mapping.size, home: Some(home) });
+                }
+            }
+        }
+        offers
+    }
+
+    /// Carries out a plan and hands the block out.
+    pub(crate) fn carry_out(
+        &mut self,
+        plan: &Plan,
+        space: usize,
+        sizes: (u64, u64),
+        driver: &Driver,
+        depot: &Depot,
+    ) -> Result<u64> {
+        let pieces = match apply(driver, depot, plan) {
+            Ok(pieces) => pieces,
+            Err(Failure { error, lost }) => {
+                if let Some((at, size)) = lost {
+                    let node = self.spaces[space].carve(plan.spot.nodes.1, at, size);
+                    self.spaces[space].turn(node, State::Lost, 0);
+                    self.tally.lost += size;
+                }
+                return Err(error);
+            }
+        };
+        self.bury(&plan.parts);
+        let node = self.settle_new(plan, space, &pieces);
+        let (size, requested) = sizes;
+        let node = if plan.spot.grows_up() {
+            self.spaces[space].hand_out(node, size, requested);
+            node
+        } else {
+            self.spaces[space].hand_out_high(node, size, requested)
+        };
+        Ok(self.enter(space, node))
+    }
+
+    /// The new mapping becomes free address space, joined with the range it extends.
+    fn settle_new(&mut self, plan: &Plan, space: usize, pieces: &[Piece]) -> u32 {
+        let space = &mut self.spaces[space];
+        let mut at = plan.at;
+        for (handle, size) in pieces {
+            space.mappings.insert(at, Mapping { handle: *handle, size: *size, pins: 0 });
+            at += size;
+        }
+        let node = space.carve(plan.spot.nodes.1, plan.at, plan.mapped);
+        space.turn(node, State::Free, self.epochs.open)
+    }
+
+    /// The places where taken handles were mapped become zombies.
+    fn bury(&mut self, parts: &[Part]) {
+        let mut homes: Vec<(Home, u64)> = parts
+            .iter()
+            .filter_map(|p| match p {
+                Part::Take(offer) => offer.home.map(|h| (h, offer.size)),
+                Part::New(_) => None,
+            })
+            .collect();
+        // From the highest address down: what is left of a range keeps its node.
+        homes.sort_by_key(|(h, _)| std::cmp::Reverse(h.address));
+        for (home, size) in homes {
+            self.tally.remapped += size;
+            self.bury_one(usize::from(home.space), home.node, home.address, size, self.epochs.open);
+        }
+    }
+
+    fn bury_one(&mut self, space: usize, node: u32, address: u64, size: u64, epoch: u32) {
+        self.spaces[space].mappings.remove(&address);
+        let node = self.spaces[space].carve(node, address, size);
+        let node = self.spaces[space].turn(node, State::Zombie, epoch);
+        self.tally.zombie += size;
+        self.zombies.push_back(Zombie { space, node, address, size, epoch });
+    }
+
+    /// Takes handles out of free ranges that the GPU is done with, `want` bytes or all there are.
+    pub(crate) fn harvest(&mut self, want: u64) -> Vec<Piece> {
+        let mut offers = self.offers(true);
+        offers.sort_by_key(|o| o.home.map(|h| std::cmp::Reverse(h.address)));
+        let mut pieces = Vec::new();
+        let mut got = 0;
+        for offer in offers {
+            if got >= want {
+                break;
+            }
+            if let Some(home) = offer.home {
+                // Its range is past: the mapping can go at any time, so it belongs to no epoch that is still open.
+                self.bury_one(usize::from(home.space), home.node, home.address, offer.size, 0);
+                if let Some(last) = self.zombies.pop_back() {
+                    self.zombies.push_front(last);
+                }
+                got += offer.size;
+                pieces.push((offer.handle, offer.size));
+            }
+        }
+        pieces
+    }
+
+    /// The next zombies that can be unmapped: at most `most` of them.
+    pub(crate) fn ripe(&mut self, most: usize) -> Vec<Zombie> {
+        let mut out = Vec::new();
+        while out.len() < most {
+            match self.zombies.front() {
+                Some(z) if self.epochs.is_past(z.epoch) => out.extend(self.zombies.pop_front()),
+                _ => break,
+            }
+        }
+        out
+    }
+
+    /// A zombie was unmapped, or could not be.
+    pub(crate) fn cleared(&mut self, zombie: &Zombie, unmapped: bool) {
+        self.tally.zombie -= zombie.size;
+        let state = if unmapped { State::Gap } else { State::Lost };
+        if !unmapped {
+            self.tally.lost += zombie.size;
+        }
+        self.spaces[zombie.space].turn(zombie.node, state, 0);
+    }
+
+    /// Pins or unpins the handles under a block. False: not this lane's block.
+    pub(crate) fn pin(&mut self, ptr: u64, on: bool) -> bool {
+        let Some((space, node)) = self.locate(ptr) else { return false };
+        let space = &mut self.spaces[space];
+        let Node { start, size, .. } = *space.node(node);
+        let first = space.mappings.range(..=start).next_back().map_or(start, |(a, _)| *a);
+        for (_, mapping) in space.mappings.range_mut(first..start + size) {
+            mapping.pins = if on { mapping.pins + 1 } else { mapping.pins.saturating_sub(1) };
+        }
+        true
+    }
+}
+
+impl Waiting {
+    /// Records the events that could not be recorded before.
+    fn mark(&mut self, driver: &Driver) {
+        let mut at = 0;
+        while at < self.unmarked.len() {
+            match driver.record(self.unmarked[at]) {
+                Some(event) => {
+                    self.events.push(event);
+                    self.unmarked.swap_remove(at);
+                }
+                None => at += 1,
+            }
+        }
+    }
+
+    /// True when no stream uses the block any more.
+    fn poll(&mut self, driver: &Driver) -> Result<bool> {
+        while let Some(&event) = self.events.last() {
+            if !driver.is_done(event)? {
+                return Ok(false);
+            }
+            driver.recycle(event);
+            self.events.pop();
+        }
+        Ok(self.unmarked.is_empty())
+    }
+}

@@ -1,0 +1,73 @@
+//! Background work: unmaps what the GPU is done with and makes handles ahead, a little at a time.
+
+use std::sync::atomic::Ordering;
+
+use super::heap::Heap;
+use super::lanes::lock;
+use crate::error::Result;
+
+/// What one call of [`Heap::reclaim`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reclaimed {
+    /// Address space unmapped.
+    pub unmapped: u64,
+    /// Physical memory made ahead.
+    pub made: u64,
+    /// Address space that still waits.
+    pub waiting: u64,
+}
+
+/// Handles unmapped between two looks at whether somebody needs the driver.
+const BATCH: usize = 4;
+
+impl Heap {
+    /// Background work for about `budget_ns` of driver time. Returns early when an allocation needs the driver, and does
+    /// nothing while a graph is captured.
+    pub fn reclaim(&self, budget_ns: u64) -> Result<Reclaimed> {
+        let mut done = Reclaimed::default();
+        let start = self.back.total().ns;
+        for lane in self.lanes.all() {
+            loop {
+                if self.captures.load(Ordering::SeqCst) > 0 {
+                    return Ok(done);
+                }
+                let ripe = {
+                    let mut lane = lock(lane);
+                    if lane.zombies.is_empty() {
+                        break;
+                    }
+                    lane.poll(&self.back)?;
+                    lane.ripe(BATCH)
+                };
+                for zombie in &ripe {
+                    let unmapped = self.back.unmap(zombie.address, zombie.size);
+                    if let Err(e) = &unmapped {
+                        log::warn!("address range {:#x} is given up: {}", zombie.address, e.chain());
+                    }
+                    lock(lane).cleared(zombie, unmapped.is_ok());
+                    done.unmapped += zombie.size;
+                }
+                let spent = self.back.total().ns - start;
+                if ripe.is_empty() || spent >= budget_ns || self.busy.load(Ordering::Relaxed) > 0 {
+                    break;
+                }
+            }
+            done.waiting += lock(lane).tally.zombie;
+        }
+        done.made = self.make_ahead()?;
+        Ok(done)
+    }
+
+    /// One handle more for the next request, while the heap grows.
+    fn make_ahead(&self) -> Result<u64> {
+        let size = self.options.handle_bytes;
+        let idle: u64 = self.depot.list().iter().map(|p| p.1).sum();
+        let wanted = self.grows.load(Ordering::Relaxed) && idle + size <= self.options.ahead_bytes;
+        if !wanted || self.depot.headroom() < size || self.busy.load(Ordering::Relaxed) > 0 {
+            return Ok(0);
+        }
+        let handle = self.depot.create(&self.back, size)?;
+        self.depot.keep([(handle, size)]);
+        Ok(size)
+    }
+}
