@@ -41,10 +41,10 @@ impl Line {
 impl Costs {
     /// Measured on an H200, driver 580.159.04: 2 MiB and 2 GiB handles give the two ends of each line.
     pub const H200: Costs = Costs {
-        create: Line { fixed: 19_000, per_gib: 13_500 },
-        map: Line { fixed: 1_700, per_gib: 0 },
-        access: Line { fixed: 36_000, per_gib: 24_000 },
-        unmap: Line { fixed: 22_000, per_gib: 8_600 },
+        create: Line { fixed: 13_000, per_gib: 16_000 },
+        map: Line { fixed: 1_300, per_gib: 0 },
+        access: Line { fixed: 30_000, per_gib: 27_000 },
+        unmap: Line { fixed: 20_000, per_gib: 9_500 },
         release: Line { fixed: 15_000, per_gib: 278_000 },
         record: 1_000,
         query: 500,

@@ -4,6 +4,7 @@
 //! without a GPU, the host GPU of real memory (`standin::gpu`). One conformance suite runs on both.
 
 pub mod costs;
+pub mod cuda;
 pub mod device;
 
 pub use costs::Costs;

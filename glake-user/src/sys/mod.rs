@@ -6,6 +6,8 @@
 
 pub mod bpf;
 pub mod btf;
+pub(crate) mod cuda;
+pub mod cuda_gpu;
 pub mod mmap;
 pub mod tracefs;
 pub mod uvm;
