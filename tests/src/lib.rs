@@ -1,1 +1,3 @@
 //! Helpers of the whole-program tests: where the binary is, how to start it, how to wait with a deadline.
+
+pub mod conformance;

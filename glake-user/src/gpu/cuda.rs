@@ -26,6 +26,11 @@ impl Cuda {
     pub fn open(ordinal: u32) -> Result<Cuda> {
         Ok(Cuda { gpu: CudaGpu::open(ordinal)? })
     }
+
+    /// The driver's own calls, for benchmarks.
+    pub fn raw(&self) -> &CudaGpu {
+        &self.gpu
+    }
 }
 
 impl Device for Cuda {

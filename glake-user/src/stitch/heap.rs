@@ -1,14 +1,17 @@
 //! The heap of one GPU: what programs call.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::bins::UNIT;
+use super::checks::{Checks, GUARD};
 use super::depot::Depot;
 use super::driver::Driver;
 use super::lane::{Found, LARGE, Lane, SMALL};
 use super::lanes::{Lanes, lock};
 use super::options::Options;
+use super::recorder::Recorder;
+use super::trace::TraceEvent;
 use crate::error::{Error, Kind, Result};
 use crate::gpu::{Costs, Device, Stream};
 
@@ -26,6 +29,11 @@ const EPOCH_BYTES: u64 = 32 << 20;
 
 /// A lane tells the heap's totals about changes of this size and more; see [`Heap::stats`].
 const PUBLISH_BYTES: u64 = 1 << 20;
+
+/// Bits of `Heap::extras`.
+const CHECKS: u8 = 1;
+const RECORD: u8 = 2;
+const LOST: u8 = 4;
 
 /// Called when memory is short; gives back the bytes it freed elsewhere.
 pub type OnPressure = Box<dyn Fn(u64) -> u64 + Send + Sync>;
@@ -69,6 +77,10 @@ pub struct Heap {
     /// Graph captures under way: then nothing is asked after, waited for or unmapped.
     pub(crate) captures: AtomicU32,
     pub(crate) grows: AtomicBool,
+    /// What beside allocating is to be done, as bits: one load tells the hot path that nothing is.
+    extras: AtomicU8,
+    checks: Checks,
+    recorder: Mutex<Option<Recorder>>,
     pub(crate) on_pressure: Mutex<Vec<OnPressure>>,
     /// Address space reserved: start and size.
     pub(crate) regions: Mutex<Vec<(u64, u64)>>,
@@ -89,11 +101,14 @@ impl Heap {
             front: Driver::new(Arc::clone(&device)),
             back: Driver::new(device),
             depot: Depot::new(options.max_bytes),
-            lanes: Lanes::new(),
+            lanes: Lanes::new(options.handle_bytes),
             totals: Totals::default(),
             busy: AtomicU32::new(0),
             captures: AtomicU32::new(0),
             grows: AtomicBool::new(false),
+            extras: AtomicU8::new(if options.checks { CHECKS } else { 0 }),
+            checks: Checks::default(),
+            recorder: Mutex::new(None),
             on_pressure: Mutex::new(Vec::new()),
             regions: Mutex::new(Vec::new()),
             options,
@@ -120,13 +135,23 @@ impl Heap {
         self.on_pressure.lock().unwrap_or_else(PoisonError::into_inner).push(ask);
     }
 
-    /// Memory for work in `stream`. `Exhausted` when the memory or the limit does not suffice.
+    /// Memory for work in `stream`. `Exhausted` when the memory or the limit does not suffice; `Device` once the device
+    /// is lost.
     pub fn allocate(&self, size: u64, stream: Stream) -> Result<Block> {
+        let extras = self.extras.load(Ordering::Relaxed);
+        if extras != 0 {
+            return self.allocate_with(extras, size, stream);
+        }
+        self.allocate_plain(size, 0, stream)
+    }
+
+    #[inline]
+    fn allocate_plain(&self, size: u64, guard: u64, stream: Stream) -> Result<Block> {
         let rounded = size.max(1).checked_next_multiple_of(UNIT).filter(|s| *s <= 1 << 46).ok_or_else(|| {
             Error::new(Kind::Exhausted, format!("allocating {size} bytes, more than there is address space"))
         })?;
+        let rounded = rounded + guard;
         let space = if size < self.options.small_bytes { SMALL } else { LARGE };
-        let want = Want { space, size: rounded, requested: size };
         let lane = self.lanes.get(stream)?;
         {
             let mut lane = lock(lane);
@@ -138,17 +163,106 @@ impl Heap {
                 return Ok(Block { ptr, size: rounded });
             }
         }
-        Ok(Block { ptr: self.slow(lane, &want)?, size: rounded })
+        let want = Want { space, size: rounded, requested: size };
+        let ptr = self.slow(lane, &want).inspect_err(|e| self.note_loss(e))?;
+        Ok(Block { ptr, size: rounded })
+    }
+
+    #[cold]
+    fn allocate_with(&self, extras: u8, size: u64, stream: Stream) -> Result<Block> {
+        if extras & LOST != 0 {
+            let doing = format!("allocating {size} bytes on a lost device");
+            return Err(Error::new(Kind::Device, doing).remedy("end the process: its GPU memory is gone"));
+        }
+        let guard = if extras & CHECKS != 0 { GUARD } else { 0 };
+        let mut block = self.allocate_plain(size, guard, stream)?;
+        if guard > 0 {
+            self.checks.arm(&**self.device(), block, size, stream)?;
+            block.size -= guard;
+        }
+        if let Some(recorder) = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            recorder.allocated(self.device().now_ns(), block.ptr, size, stream.0);
+        }
+        Ok(block)
+    }
+
+    fn note_loss(&self, e: &Error) {
+        if e.kind() == Kind::Device {
+            self.extras.fetch_or(LOST, Ordering::Relaxed);
+        }
     }
 
     /// Gives a block back: later work in `stream` may have it at once. If `stream` is not the one the block was
-    /// allocated for, the memory waits for both.
+    /// allocated for, the memory waits for both; in checking mode that is an error.
     pub fn free(&self, ptr: u64, stream: Stream) -> Result<()> {
+        if self.extras.load(Ordering::Relaxed) != 0 {
+            self.before_free(ptr, stream)?;
+        }
         let own = self.lanes.get(stream)?;
         if self.give_back(own, ptr, None).is_some() {
             return Ok(());
         }
         self.free_elsewhere(ptr, stream)
+    }
+
+    /// [`Heap::free`] by a caller who knows the size that was asked for; in checking mode a wrong one is an error.
+    pub fn free_sized(&self, ptr: u64, size: u64, stream: Stream) -> Result<()> {
+        if self.extras.load(Ordering::Relaxed) & CHECKS != 0 {
+            self.check_size(ptr, size)?;
+        }
+        self.free(ptr, stream)
+    }
+
+    fn check_size(&self, ptr: u64, size: u64) -> Result<()> {
+        match self.size_of(ptr) {
+            Some((_, requested)) if requested != size => {
+                let history = self.checks.history(ptr);
+                let doing = format!("freeing {ptr:#x} as {size} bytes, but it has {requested} ({history})");
+                Err(Error::new(Kind::Misuse, doing))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn before_free(&self, ptr: u64, stream: Stream) -> Result<()> {
+        let extras = self.extras.load(Ordering::Relaxed);
+        if extras & CHECKS != 0 {
+            if extras & LOST != 0 {
+                let doing = format!("freeing {ptr:#x} on a lost device ({})", self.checks.history(ptr));
+                return Err(Error::new(Kind::Device, doing));
+            }
+            let owner = self.lanes.all().into_iter().find_map(|lane| {
+                let lane = lock(lane);
+                lane.find(ptr).map(|found| (lane.stream, found))
+            });
+            let Some((owner, found)) = owner else { return Err(self.checks.explain(ptr, "freeing")) };
+            if owner != stream {
+                let history = self.checks.history(ptr);
+                let doing =
+                    format!("freeing {ptr:#x} on stream {:#x}, not its own ({history})", stream.0);
+                return Err(Error::new(Kind::Misuse, doing).remedy("use record_stream for other streams"));
+            }
+            let checked = self.checks.disarm(&**self.device(), ptr, found.size, stream);
+            checked.inspect_err(|e| self.note_loss(e))?;
+        }
+        if let Some(recorder) = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            recorder.freed(self.device().now_ns(), ptr);
+        }
+        Ok(())
+    }
+
+    /// Begins to record allocations and frees, at most `events` of them.
+    pub fn record(&self, events: usize) {
+        *self.recorder.lock().unwrap_or_else(PoisonError::into_inner) = Some(Recorder::new(events));
+        self.extras.fetch_or(RECORD, Ordering::Relaxed);
+    }
+
+    /// Ends the recording: the events, and how many came when it was full.
+    pub fn take_record(&self) -> (Vec<TraceEvent>, u64) {
+        self.extras.fetch_and(!RECORD, Ordering::Relaxed);
+        let recorder = self.recorder.lock().unwrap_or_else(PoisonError::into_inner).take();
+        recorder.map(Recorder::finish).unwrap_or_default()
     }
 
     fn give_back(&self, lane: &Mutex<Lane>, ptr: u64, other: Option<Stream>) -> Option<Found> {

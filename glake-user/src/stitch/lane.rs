@@ -15,6 +15,8 @@ use crate::gpu::{Event, Stream};
 /// The space of small blocks, and that of large ones.
 pub(crate) const SMALL: usize = 0;
 pub(crate) const LARGE: usize = 1;
+/// How many spaces a lane has.
+pub(crate) const SPACES: usize = 2;
 
 /// A value of the pointer table: the node, and the space in the top bit.
 const SPACE_BIT: u32 = 1 << 31;
@@ -77,10 +79,12 @@ pub(crate) struct Lane {
     /// Streams recorded on blocks that are handed out.
     shared: HashMap<u64, Vec<Stream>>,
     pub(crate) tally: Tally,
+    /// Large blocks from this size on are handed out from the low end of a free range.
+    low_end: u64,
 }
 
 impl Lane {
-    pub(crate) fn new(stream: Stream) -> Lane {
+    pub(crate) fn new(stream: Stream, low_end: u64) -> Lane {
         Lane {
             stream,
             spaces: [Space::new(), Space::new()],
@@ -90,12 +94,19 @@ impl Lane {
             waiting: Vec::new(),
             shared: HashMap::new(),
             tally: Tally::default(),
+            low_end,
         }
     }
 
     /// A block from a free range, without any driver call.
     pub(crate) fn take(&mut self, space: usize, size: u64, requested: u64) -> Option<u64> {
         let node = self.spaces[space].fit(size)?;
+        // Blocks smaller than a handle come from the high end, larger ones from the low end: so the small ones sit
+        // together, and fewer handles are kept from being wholly free by one small block.
+        if space == LARGE && size < self.low_end {
+            let node = self.spaces[space].hand_out_high(node, size, requested);
+            return Some(self.enter(space, node));
+        }
         self.spaces[space].hand_out(node, size, requested);
         Some(self.enter(space, node))
     }

@@ -2,18 +2,22 @@
 
 mod apply;
 mod bins;
+mod checks;
 mod depot;
 mod driver;
 mod epochs;
 pub mod heap;
 mod lane;
 mod lanes;
+pub mod map;
 pub mod model;
 pub mod oom;
 pub mod options;
 pub mod plan;
 mod pressure;
 pub mod reclaim;
+mod recorder;
+pub mod release;
 pub mod snapshot;
 mod space;
 pub mod stats;

@@ -191,10 +191,18 @@ fn take(parts: &mut Vec<Part>, left: &mut u64, offers: Vec<&Offer>) {
     }
 }
 
+/// New handles: whole ones, then ever smaller ones for the rest. The border of the block then lies among small handles,
+/// and when the block is free and another one of nearly its size takes its place, little is left over that no remap can
+/// use.
 fn make(view: &View, parts: &mut Vec<Part>, bytes: u64) {
     let mut left = bytes;
     while left > 0 {
-        let size = left.min(view.handle_bytes);
+        let size = if left >= view.handle_bytes {
+            view.handle_bytes
+        } else {
+            // A power of two of granules; the smallest rest is one granule.
+            view.granule << (left / view.granule).ilog2()
+        };
         parts.push(Part::New(size));
         left -= size;
     }

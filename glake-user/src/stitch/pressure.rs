@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use super::heap::{Heap, Want};
-use super::lane::{LARGE, Lane, SMALL};
+use super::lane::{Lane, SMALL};
 use super::lanes::lock;
 use super::plan::{Offer, Part, Plan, Shortage, View, plan};
 use crate::error::{Error, Kind, Result};
@@ -28,6 +28,9 @@ const LADDER: [Rung; 4] = [Rung::OtherStreams, Rung::SharedBlocks, Rung::OtherSt
 
 /// Address space of small blocks comes in regions of this size.
 const SMALL_REGION: u64 = 4 << 30;
+
+/// A block is made of about this many new handles at most.
+const MOST_HANDLES: u64 = 256;
 
 /// How an attempt to extend ended short of a block.
 enum Short {
@@ -85,6 +88,7 @@ impl Heap {
         match lane.carry_out(&plan, want.space, (want.size, want.requested), &self.front, &self.depot) {
             Ok(ptr) => {
                 self.grows.store(grows, Ordering::Relaxed);
+                self.count_avoided(&plan, want.size);
                 self.publish(&mut lane, 1);
                 self.settle_zombies(&mut lane)?;
                 Ok(Ok(ptr))
@@ -93,6 +97,14 @@ impl Heap {
             // Another stream took an idle handle of the plan: make a new plan.
             Err(e) if e.kind() == Kind::TimedOut => Ok(Err(Short::Device)),
             Err(e) => Err(e),
+        }
+    }
+
+    /// Counts an allocation for which the limit, or the device, had no new memory left.
+    fn count_avoided(&self, plan: &Plan, size: u64) {
+        let left = self.depot.limit().min(self.total).saturating_sub(self.depot.reserved());
+        if left < size && plan.parts.iter().any(|p| matches!(p, Part::Take(_))) {
+            self.totals.ooms_avoided.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -116,7 +128,7 @@ impl Heap {
         }
     }
 
-    fn view(&self, lane: &mut Lane, want: &Want, device_left: u64) -> View {
+    pub(crate) fn view(&self, lane: &mut Lane, want: &Want, device_left: u64) -> View {
         self.publish(lane, 1);
         let idle = self.depot.list().into_iter().map(|(handle, size)| Offer { handle, size, home: None });
         let mut offers: Vec<Offer> = idle.collect();
@@ -129,9 +141,21 @@ impl Heap {
             headroom: self.depot.headroom().min(device_left) / self.granule * self.granule,
             slack: self.slack(want.size),
             granule: self.granule,
-            handle_bytes: if want.space == LARGE { self.options.handle_bytes } else { self.granule },
+            handle_bytes: self.handle_bytes(want),
             costs: self.costs,
         }
+    }
+
+    /// The size of a new handle: larger for very large blocks, so that one call never makes very many.
+    fn handle_bytes(&self, want: &Want) -> u64 {
+        if want.space == SMALL {
+            return self.granule;
+        }
+        let mut size = self.options.handle_bytes;
+        while want.size / size > MOST_HANDLES {
+            size *= 2;
+        }
+        size
     }
 
     /// New memory that the policy prefers to remapping: `reserved <= peak allocated * (1 + ratio)`.
@@ -219,7 +243,7 @@ impl Heap {
     }
 
     /// Marks the new zombies with an event, and waits when too much address space waits.
-    fn settle_zombies(&self, lane: &mut Lane) -> Result<()> {
+    pub(crate) fn settle_zombies(&self, lane: &mut Lane) -> Result<()> {
         if lane.zombies.back().is_some_and(|z| z.epoch == lane.epochs.open) {
             let stream = lane.stream;
             lane.epochs.close(&self.front, stream);
@@ -240,7 +264,7 @@ impl Heap {
     }
 
     /// Reserves more address space: four times the device's memory for large blocks, less where that is refused.
-    fn add_region(&self, lane: &mut Lane, want: &Want) -> Result<()> {
+    pub(crate) fn add_region(&self, lane: &mut Lane, want: &Want) -> Result<()> {
         let need = (want.size + self.options.handle_bytes).next_multiple_of(self.granule);
         let usual = if want.space == SMALL { SMALL_REGION } else { self.total.saturating_mul(4) };
         let mut size = usual.max(need).next_multiple_of(self.granule);

@@ -106,7 +106,7 @@ impl CudaGpu {
     }
 
     /// Runs `call` with this GPU's context current, and leaves the thread's context as it was.
-    fn inside(&self, doing: impl FnOnce() -> String, call: impl FnOnce(&Functions) -> Code) -> Result<()> {
+    pub(super) fn inside(&self, doing: impl FnOnce() -> String, call: impl FnOnce(&Functions) -> Code) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.
         let code = unsafe { (self.f.context_push)(self.context.0) };
         self.check(code, || format!("entering the context of GPU {}", self.ordinal))?;
@@ -331,6 +331,57 @@ impl CudaGpu {
         }
     }
 
+    /// The driver's CUDA version as it writes it: 13000 is 13.0.
+    pub fn driver_version(&self) -> Result<i32> {
+        let mut version = 0;
+        // SAFETY: `version` is a valid place for an int.
+        let code = unsafe { (self.f.driver_version)(&raw mut version) };
+        self.check(code, || "asking for the driver's version".to_owned())?;
+        Ok(version)
+    }
+
+    /// An event that keeps the time, recorded on a stream. For benchmarks; destroyed by [`CudaGpu::elapsed_ms`].
+    pub fn stamp(&self, stream: u64) -> Result<u64> {
+        let mut event: cu::CUevent = ptr::null_mut();
+        self.inside(|| "recording a time stamp".to_owned(), |f| {
+            // SAFETY: `event` is a valid place.
+            let code = unsafe { (f.event_create)(&raw mut event, 0) };
+            if code != 0 {
+                return code;
+            }
+            // SAFETY: the event was just made; the driver checks the stream.
+            unsafe { (f.event_record)(event, stream as cu::CUstream) }
+        })?;
+        Ok(event as u64)
+    }
+
+    /// Milliseconds between two stamps whose stream was waited for. Destroys both.
+    pub fn elapsed_ms(&self, from: u64, to: u64) -> Result<f32> {
+        let mut ms = 0.0;
+        // SAFETY: both events came from `stamp`; `ms` is a valid place.
+        let code = unsafe { (self.f.event_elapsed)(&raw mut ms, from as cu::CUevent, to as cu::CUevent) };
+        for event in [from, to] {
+            // SAFETY: each stamp is destroyed once, here.
+            let _ = unsafe { (self.f.event_destroy)(event as cu::CUevent) };
+        }
+        self.check(code, || "reading the time between two stamps".to_owned())?;
+        Ok(ms)
+    }
+
+    /// Plain device memory, as cudaMalloc gives it.
+    pub fn alloc(&self, size: u64) -> Result<u64> {
+        let mut at = 0;
+        // SAFETY: `at` is a valid place.
+        self.inside(|| format!("allocating {size} bytes"), |f| unsafe { (f.alloc)(&raw mut at, size as usize) })?;
+        Ok(at)
+    }
+
+    /// Gives plain device memory back; waits for the device.
+    pub fn free(&self, at: u64) -> Result<()> {
+        // SAFETY: the driver checks the address.
+        self.inside(|| format!("freeing {at:#x}"), |f| unsafe { (f.free)(at) })
+    }
+
     /// Puts an event back.
     pub fn recycle(&self, event: u64) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
@@ -380,8 +431,9 @@ impl CudaGpu {
     /// Copies bytes from the device and waits.
     pub fn read(&self, stream: u64, from: u64, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: `bytes` is borrowed for the whole call, and the copy is waited for below, also when it fails.
-        let copied = self.inside(|| format!("reading {} bytes at {from:#x}", bytes.len()), |f| unsafe {
-            (f.read)(bytes.as_mut_ptr().cast(), from, bytes.len(), stream as cu::CUstream)
+        let size = bytes.len();
+        let copied = self.inside(|| format!("reading {size} bytes at {from:#x}"), |f| unsafe {
+            (f.read)(bytes.as_mut_ptr().cast(), from, size, stream as cu::CUstream)
         });
         self.synchronize(stream)?;
         copied

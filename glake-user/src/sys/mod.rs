@@ -8,6 +8,7 @@ pub mod bpf;
 pub mod btf;
 pub(crate) mod cuda;
 pub mod cuda_gpu;
+pub mod cuda_kernels;
 pub mod mmap;
 pub mod tracefs;
 pub mod uvm;
