@@ -1,1 +1,3 @@
 //! The daemon: wiring, configuration, HTTP.
+
+pub mod gpu_events;

@@ -242,10 +242,10 @@ impl Inside {
         }
         let dropped: u64 = (0..64).filter_map(|i| self.control.load_u64(16 + 8 * i)).sum();
         let counter = |i: usize| self.counters.load_u64(8 * i).unwrap_or(0);
-        Ok(json!({"gpu_faults": by_type[3], "cpu_faults": by_type[1], "migrations": by_type[2],
-                  "replays": by_type[4], "dropped": dropped,
-                  "driver_counters": {"to_gpu_bytes": counter(0), "to_cpu_bytes": counter(1),
-                                      "cpu_faults": counter(2), "gpu_faults_merged_once": counter(9)}}))
+        Ok(json!({"counted_gpu_faults": by_type[3], "counted_cpu_faults": by_type[1],
+                  "counted_migrations": by_type[2], "counted_replays": by_type[4], "counted_dropped": dropped,
+                  "driver_to_gpu_bytes": counter(0), "driver_to_cpu_bytes": counter(1),
+                  "driver_cpu_faults": counter(2), "driver_gpu_faults_merged_once": counter(9)}))
     }
 }
 

@@ -33,7 +33,8 @@ impl Source {
 
     /// From the name an event carries: `nvidia:nvidia_dev_xid (trace point)`, `kernel log`.
     pub fn of(name: &str) -> Source {
-        if name.contains("trace point") || name.contains("tracepoint") {
+        let trace = ["trace point", "tracepoint", "nvidia_dev_xid", "nvswitch_dev_sxid"];
+        if trace.iter().any(|t| name.contains(t)) {
             Source::Tracepoint
         } else if name.contains("kprobe") {
             Source::Kprobe

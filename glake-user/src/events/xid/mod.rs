@@ -4,5 +4,6 @@
 
 pub mod assemble;
 pub mod catalogue;
+pub mod kmsg;
 pub mod log;
 pub mod parse;
