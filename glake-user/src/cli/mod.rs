@@ -16,6 +16,7 @@ mod uvm;
 mod values;
 pub(crate) mod version;
 pub mod view;
+mod who;
 
 use crate::error::{Error, Result};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -54,6 +55,7 @@ enum Command {
     Events(events::Args),
     #[command(alias = "faults")]
     Uvm(uvm::Args),
+    Who(who::Args),
     Play(play::Args),
     #[command(hide = true)]
     Man(man::Args),
@@ -68,6 +70,7 @@ impl Command {
         match self {
             Command::Events(args) => events::run(args),
             Command::Uvm(args) => uvm::run(args),
+            Command::Who(args) => who::run(args),
             Command::Play(args) => play::run(args),
             Command::Man(args) => man::run(args),
             Command::Completions(args) => completions::run(args),

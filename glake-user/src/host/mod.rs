@@ -1,6 +1,7 @@
 //! What this machine is. Reads, never writes; the root of the file system is a parameter.
 
 pub mod gpus;
+pub mod holders;
 pub mod inventory;
 pub mod kernel;
 pub mod pci;

@@ -140,7 +140,9 @@ impl HostGpu {
         }
         if let Some(why) = &inner.lost {
             let doing = format!("{} on a lost host GPU ({why})", call.name());
-            return Err(Error::new(Kind::Device, doing).remedy("end the process; the device's memory is gone"));
+            return Err(
+                Error::new(Kind::Device, doing).remedy("end the process; the device's memory is gone")
+            );
         }
         match fault {
             Some(kind) => Err(Error::new(kind, format!("{} failed by an injected fault", call.name()))),

@@ -81,8 +81,7 @@ impl GpuMemory {
             return Err(Error::new(Kind::Misuse, doing));
         }
         if let Some((at, _)) = self.mapped.range(address..address + size).next() {
-            let doing =
-                format!("giving back address space at {address:#x} while {at:#x} is mapped");
+            let doing = format!("giving back address space at {address:#x} while {at:#x} is mapped");
             return Err(Error::new(Kind::Misuse, doing));
         }
         self.reservations.remove(&address);
@@ -137,7 +136,8 @@ impl GpuMemory {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
         copy.read(from, &mut bytes)?;
         copy.write(to, &bytes)?;
-        let places: Vec<u64> = self.mapped.iter().filter(|(_, m)| m.handle == handle).map(|(a, _)| *a).collect();
+        let places: Vec<u64> =
+            self.mapped.iter().filter(|(_, m)| m.handle == handle).map(|(a, _)| *a).collect();
         for address in places {
             let range = holding(&mut self.reservations, address, size)?;
             let open = range.is_open(address, size);
@@ -219,7 +219,8 @@ impl GpuMemory {
             next += m.size;
         }
         if next != address + size {
-            let what = format!("{doing} {size} bytes at {address:#x} cuts the mapping that ends at {next:#x}");
+            let what =
+                format!("{doing} {size} bytes at {address:#x} cuts the mapping that ends at {next:#x}");
             return Err(Error::new(Kind::Misuse, what));
         }
         Ok(found)

@@ -132,7 +132,9 @@ impl Streams {
         while self.next_start().is_some_and(|at| at <= now) {
             let ready = |q: &Queue| q.work.front().filter(|(_, w)| !self.blocked(w)).map(|(at, _)| *at);
             let first = self.queues.iter().filter_map(|(s, q)| ready(q).map(|at| (at, *s))).min();
-            let Some(work) = first.and_then(|(_, s)| self.queues.get_mut(&s)?.work.pop_front()) else { break };
+            let Some(work) = first.and_then(|(_, s)| self.queues.get_mut(&s)?.work.pop_front()) else {
+                break;
+            };
             match work.1 {
                 Work::Fill { address, size, byte } => memory.fill(address, size, byte)?,
                 Work::Copy { to, from, size } => memory.copy(to, from, size)?,

@@ -56,7 +56,10 @@ impl Checks {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(events) = log.pointers.get(&ptr) else { return "never seen".to_owned() };
         let line = |e: &Entry| {
-            format!("{}: {} {} bytes on stream {:#x} by thread {}", e.number, e.what, e.size, e.stream, e.thread)
+            format!(
+                "{}: {} {} bytes on stream {:#x} by thread {}",
+                e.number, e.what, e.size, e.stream, e.thread
+            )
         };
         events.iter().map(line).collect::<Vec<_>>().join("; ")
     }
@@ -79,7 +82,9 @@ impl Checks {
                 self.history(ptr)
             );
             self.note(ptr, "freed, overrun,", size, stream);
-            return Err(Error::new(Kind::Misuse, doing).remedy("the code that used this block writes too far"));
+            return Err(
+                Error::new(Kind::Misuse, doing).remedy("the code that used this block writes too far")
+            );
         }
         self.note(ptr, "freed", size, stream);
         Ok(())

@@ -34,10 +34,9 @@ impl Driver {
 
     /// Calls and nanoseconds of all kinds.
     pub(crate) fn total(&self) -> CallCount {
-        self.counts().iter().fold(CallCount::default(), |a, c| CallCount {
-            calls: a.calls + c.calls,
-            ns: a.ns + c.ns,
-        })
+        self.counts()
+            .iter()
+            .fold(CallCount::default(), |a, c| CallCount { calls: a.calls + c.calls, ns: a.ns + c.ns })
     }
 
     fn timed<T>(&self, call: Call, run: impl FnOnce(&dyn Device) -> Result<T>) -> Result<T> {

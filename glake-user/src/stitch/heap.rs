@@ -92,7 +92,9 @@ impl Heap {
         let granule = device.granularity()?.minimum;
         if options.handle_bytes == 0 || !options.handle_bytes.is_multiple_of(granule) {
             let doing = format!("allocator.handle_bytes = {} with a unit of {granule}", options.handle_bytes);
-            return Err(Error::new(Kind::BadInput, doing).remedy("use a multiple of the unit, 16 MiB by default"));
+            return Err(
+                Error::new(Kind::BadInput, doing).remedy("use a multiple of the unit, 16 MiB by default")
+            );
         }
         Ok(Heap {
             costs: device.costs(),
@@ -147,9 +149,13 @@ impl Heap {
 
     #[inline]
     fn allocate_plain(&self, size: u64, guard: u64, stream: Stream) -> Result<Block> {
-        let rounded = size.max(1).checked_next_multiple_of(UNIT).filter(|s| *s <= 1 << 46).ok_or_else(|| {
-            Error::new(Kind::Exhausted, format!("allocating {size} bytes, more than there is address space"))
-        })?;
+        let rounded =
+            size.max(1).checked_next_multiple_of(UNIT).filter(|s| *s <= 1 << 46).ok_or_else(|| {
+                Error::new(
+                    Kind::Exhausted,
+                    format!("allocating {size} bytes, more than there is address space"),
+                )
+            })?;
         let rounded = rounded + guard;
         let space = if size < self.options.small_bytes { SMALL } else { LARGE };
         let lane = self.lanes.get(stream)?;
@@ -239,8 +245,7 @@ impl Heap {
             let Some((owner, found)) = owner else { return Err(self.checks.explain(ptr, "freeing")) };
             if owner != stream {
                 let history = self.checks.history(ptr);
-                let doing =
-                    format!("freeing {ptr:#x} on stream {:#x}, not its own ({history})", stream.0);
+                let doing = format!("freeing {ptr:#x} on stream {:#x}, not its own ({history})", stream.0);
                 return Err(Error::new(Kind::Misuse, doing).remedy("use record_stream for other streams"));
             }
             let checked = self.checks.disarm(&**self.device(), ptr, found.size, stream);

@@ -61,8 +61,7 @@ impl Lanes {
     #[cold]
     fn fill(&self, at: usize, key: u64) -> bool {
         let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let filled =
-            self.slots[at].key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        let filled = self.slots[at].key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if filled {
             order.push(at);
             self.count.store(order.len(), Ordering::Relaxed);

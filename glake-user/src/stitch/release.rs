@@ -39,7 +39,8 @@ impl Heap {
         if self.captures.load(std::sync::atomic::Ordering::SeqCst) == 0 {
             return Ok(());
         }
-        Err(Error::new(Kind::Misuse, format!("{doing} while a graph is captured")).remedy("end the capture first"))
+        Err(Error::new(Kind::Misuse, format!("{doing} while a graph is captured"))
+            .remedy("end the capture first"))
     }
 
     /// All earlier work of the lane's stream is done when this returns.

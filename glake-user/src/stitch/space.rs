@@ -304,7 +304,10 @@ impl Space {
         }
         let listed: u64 = self.free.at_least(&self.nodes, 1).map(|at| self.node(at).size).sum();
         if listed != free || free != self.free_bytes {
-            return Err(format!("free bytes: {free} in nodes, {listed} in bins, {} counted", self.free_bytes));
+            return Err(format!(
+                "free bytes: {free} in nodes, {listed} in bins, {} counted",
+                self.free_bytes
+            ));
         }
         Ok(())
     }

@@ -89,7 +89,8 @@ impl Heap {
     /// With one stream every peak is exact. With several, `allocated` and `requested` peaks are exact to 1 MiB for each
     /// stream: lanes report changes from that size on, so that small blocks do not make threads wait for each other.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats { foreground: self.front.counts(), background: self.back.counts(), ..Stats::default() };
+        let mut stats =
+            Stats { foreground: self.front.counts(), background: self.back.counts(), ..Stats::default() };
         let lanes = self.lanes.all();
         for lane in &lanes {
             let mut lane = lock(lane);

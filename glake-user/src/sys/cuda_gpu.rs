@@ -80,8 +80,7 @@ impl CudaGpu {
         gpu.need(A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?;
         gpu.exportable =
             gpu.attribute(A::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)? != 0;
-        gpu.rdma =
-            gpu.attribute(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)? != 0;
+        gpu.rdma = gpu.attribute(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)? != 0;
         Ok(gpu)
     }
 
@@ -106,7 +105,11 @@ impl CudaGpu {
     }
 
     /// Runs `call` with this GPU's context current, and leaves the thread's context as it was.
-    pub(super) fn inside(&self, doing: impl FnOnce() -> String, call: impl FnOnce(&Functions) -> Code) -> Result<()> {
+    pub(super) fn inside(
+        &self,
+        doing: impl FnOnce() -> String,
+        call: impl FnOnce(&Functions) -> Code,
+    ) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.
         let code = unsafe { (self.f.context_push)(self.context.0) };
         self.check(code, || format!("entering the context of GPU {}", self.ordinal))?;
@@ -279,27 +282,30 @@ impl CudaGpu {
     pub fn create_stream(&self) -> Result<u64> {
         let mut stream = ptr::null_mut();
         // SAFETY: `stream` is a valid place.
-        self.inside(|| "creating a stream".to_owned(), |f| unsafe {
-            (f.stream_create)(&raw mut stream, NON_BLOCKING)
-        })?;
+        self.inside(
+            || "creating a stream".to_owned(),
+            |f| unsafe { (f.stream_create)(&raw mut stream, NON_BLOCKING) },
+        )?;
         Ok(stream as u64)
     }
 
     /// Destroys a stream that this process made.
     pub fn destroy_stream(&self, stream: u64) -> Result<()> {
         // SAFETY: the driver checks the handle; streams are numbers to us.
-        self.inside(|| format!("destroying stream {stream:#x}"), |f| unsafe {
-            (f.stream_destroy)(stream as cu::CUstream)
-        })
+        self.inside(
+            || format!("destroying stream {stream:#x}"),
+            |f| unsafe { (f.stream_destroy)(stream as cu::CUstream) },
+        )
     }
 
     /// Whether a stream is captured.
     pub fn is_capturing(&self, stream: u64) -> Result<bool> {
         let mut state = 0;
         // SAFETY: `state` is a valid place.
-        self.inside(|| format!("asking whether stream {stream:#x} is captured"), |f| unsafe {
-            (f.stream_is_capturing)(stream as cu::CUstream, &raw mut state)
-        })?;
+        self.inside(
+            || format!("asking whether stream {stream:#x} is captured"),
+            |f| unsafe { (f.stream_is_capturing)(stream as cu::CUstream, &raw mut state) },
+        )?;
         Ok(state != 0)
     }
 
@@ -307,17 +313,20 @@ impl CudaGpu {
     pub fn record(&self, stream: u64) -> Result<u64> {
         let pooled = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut event = pooled.unwrap_or(0) as cu::CUevent;
-        self.inside(|| format!("recording an event on stream {stream:#x}"), |f| {
-            if event.is_null() {
-                // SAFETY: `event` is a valid place.
-                let code = unsafe { (f.event_create)(&raw mut event, NO_TIMING) };
-                if code != 0 {
-                    return code;
+        self.inside(
+            || format!("recording an event on stream {stream:#x}"),
+            |f| {
+                if event.is_null() {
+                    // SAFETY: `event` is a valid place.
+                    let code = unsafe { (f.event_create)(&raw mut event, NO_TIMING) };
+                    if code != 0 {
+                        return code;
+                    }
                 }
-            }
-            // SAFETY: the event exists; the driver checks the stream.
-            unsafe { (f.event_record)(event, stream as cu::CUstream) }
-        })?;
+                // SAFETY: the event exists; the driver checks the stream.
+                unsafe { (f.event_record)(event, stream as cu::CUstream) }
+            },
+        )?;
         Ok(event as u64)
     }
 
@@ -343,15 +352,18 @@ impl CudaGpu {
     /// An event that keeps the time, recorded on a stream. For benchmarks; destroyed by [`CudaGpu::elapsed_ms`].
     pub fn stamp(&self, stream: u64) -> Result<u64> {
         let mut event: cu::CUevent = ptr::null_mut();
-        self.inside(|| "recording a time stamp".to_owned(), |f| {
-            // SAFETY: `event` is a valid place.
-            let code = unsafe { (f.event_create)(&raw mut event, 0) };
-            if code != 0 {
-                return code;
-            }
-            // SAFETY: the event was just made; the driver checks the stream.
-            unsafe { (f.event_record)(event, stream as cu::CUstream) }
-        })?;
+        self.inside(
+            || "recording a time stamp".to_owned(),
+            |f| {
+                // SAFETY: `event` is a valid place.
+                let code = unsafe { (f.event_create)(&raw mut event, 0) };
+                if code != 0 {
+                    return code;
+                }
+                // SAFETY: the event was just made; the driver checks the stream.
+                unsafe { (f.event_record)(event, stream as cu::CUstream) }
+            },
+        )?;
         Ok(event as u64)
     }
 
@@ -372,7 +384,10 @@ impl CudaGpu {
     pub fn alloc(&self, size: u64) -> Result<u64> {
         let mut at = 0;
         // SAFETY: `at` is a valid place.
-        self.inside(|| format!("allocating {size} bytes"), |f| unsafe { (f.alloc)(&raw mut at, size as usize) })?;
+        self.inside(
+            || format!("allocating {size} bytes"),
+            |f| unsafe { (f.alloc)(&raw mut at, size as usize) },
+        )?;
         Ok(at)
     }
 
@@ -390,41 +405,46 @@ impl CudaGpu {
     /// Makes a stream wait for an event.
     pub fn stream_wait(&self, stream: u64, event: u64) -> Result<()> {
         // SAFETY: the event exists; the driver checks the stream.
-        self.inside(|| format!("making stream {stream:#x} wait"), |f| unsafe {
-            (f.stream_wait)(stream as cu::CUstream, event as cu::CUevent, 0)
-        })
+        self.inside(
+            || format!("making stream {stream:#x} wait"),
+            |f| unsafe { (f.stream_wait)(stream as cu::CUstream, event as cu::CUevent, 0) },
+        )
     }
 
     /// Waits for a stream.
     pub fn synchronize(&self, stream: u64) -> Result<()> {
         // SAFETY: the driver checks the stream.
-        self.inside(|| format!("waiting for stream {stream:#x}"), |f| unsafe {
-            (f.stream_synchronize)(stream as cu::CUstream)
-        })
+        self.inside(
+            || format!("waiting for stream {stream:#x}"),
+            |f| unsafe { (f.stream_synchronize)(stream as cu::CUstream) },
+        )
     }
 
     /// Fills device memory.
     pub fn fill(&self, stream: u64, address: u64, size: u64, byte: u8) -> Result<()> {
         // SAFETY: a wrong device address is an error or a GPU fault, never an access to memory of this process.
-        self.inside(|| format!("filling {size} bytes at {address:#x}"), |f| unsafe {
-            (f.fill)(address, byte, size as usize, stream as cu::CUstream)
-        })
+        self.inside(
+            || format!("filling {size} bytes at {address:#x}"),
+            |f| unsafe { (f.fill)(address, byte, size as usize, stream as cu::CUstream) },
+        )
     }
 
     /// Copies device memory.
     pub fn copy(&self, stream: u64, to: u64, from: u64, size: u64) -> Result<()> {
         // SAFETY: as in `fill`.
-        self.inside(|| format!("copying {size} bytes from {from:#x} to {to:#x}"), |f| unsafe {
-            (f.copy)(to, from, size as usize, stream as cu::CUstream)
-        })
+        self.inside(
+            || format!("copying {size} bytes from {from:#x} to {to:#x}"),
+            |f| unsafe { (f.copy)(to, from, size as usize, stream as cu::CUstream) },
+        )
     }
 
     /// Copies bytes to the device and waits.
     pub fn write(&self, stream: u64, to: u64, bytes: &[u8]) -> Result<()> {
         // SAFETY: `bytes` outlives the copy, which is waited for below.
-        self.inside(|| format!("writing {} bytes to {to:#x}", bytes.len()), |f| unsafe {
-            (f.write)(to, bytes.as_ptr().cast(), bytes.len(), stream as cu::CUstream)
-        })?;
+        self.inside(
+            || format!("writing {} bytes to {to:#x}", bytes.len()),
+            |f| unsafe { (f.write)(to, bytes.as_ptr().cast(), bytes.len(), stream as cu::CUstream) },
+        )?;
         self.synchronize(stream)
     }
 
@@ -432,9 +452,10 @@ impl CudaGpu {
     pub fn read(&self, stream: u64, from: u64, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: `bytes` is borrowed for the whole call, and the copy is waited for below, also when it fails.
         let size = bytes.len();
-        let copied = self.inside(|| format!("reading {size} bytes at {from:#x}"), |f| unsafe {
-            (f.read)(bytes.as_mut_ptr().cast(), from, size, stream as cu::CUstream)
-        });
+        let copied = self.inside(
+            || format!("reading {size} bytes at {from:#x}"),
+            |f| unsafe { (f.read)(bytes.as_mut_ptr().cast(), from, size, stream as cu::CUstream) },
+        );
         self.synchronize(stream)?;
         copied
     }

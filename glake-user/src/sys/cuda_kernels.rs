@@ -144,16 +144,18 @@ impl Kernels {
     pub fn load(gpu: &CudaGpu) -> Result<Kernels> {
         let mut module: cu::CUmodule = ptr::null_mut();
         // SAFETY: the text ends with a zero; `module` is a valid place.
-        gpu.inside(|| "compiling the kernels".to_owned(), |f| unsafe {
-            (f.module_load)(&raw mut module, PTX.as_ptr().cast())
-        })?;
+        gpu.inside(
+            || "compiling the kernels".to_owned(),
+            |f| unsafe { (f.module_load)(&raw mut module, PTX.as_ptr().cast()) },
+        )?;
         let mut functions = [0; NAMES.len()];
         for (slot, name) in functions.iter_mut().zip(NAMES) {
             let mut function: cu::CUfunction = ptr::null_mut();
             // SAFETY: the module was loaded above and is never unloaded; the name ends with a zero.
-            gpu.inside(|| format!("finding kernel {}", name.to_string_lossy()), |f| unsafe {
-                (f.module_function)(&raw mut function, module, name.as_ptr())
-            })?;
+            gpu.inside(
+                || format!("finding kernel {}", name.to_string_lossy()),
+                |f| unsafe { (f.module_function)(&raw mut function, module, name.as_ptr()) },
+            )?;
             *slot = function as u64;
         }
         Ok(Kernels { functions })
@@ -174,20 +176,23 @@ impl Kernels {
         let (blocks, threads) = grid;
         // SAFETY: every kernel takes at most four 64-bit arguments, and the driver copies them before it returns. A wrong
         // device address is a GPU fault, not an access to this process's memory.
-        gpu.inside(|| format!("launching {kernel:?}"), |f| unsafe {
-            (f.launch)(
-                function,
-                blocks,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                0,
-                stream as cu::CUstream,
-                pointers.as_mut_ptr(),
-                ptr::null_mut(),
-            )
-        })
+        gpu.inside(
+            || format!("launching {kernel:?}"),
+            |f| unsafe {
+                (f.launch)(
+                    function,
+                    blocks,
+                    1,
+                    1,
+                    threads,
+                    1,
+                    1,
+                    0,
+                    stream as cu::CUstream,
+                    pointers.as_mut_ptr(),
+                    ptr::null_mut(),
+                )
+            },
+        )
     }
 }

@@ -45,8 +45,9 @@ impl MemoryFile {
     pub fn drop_pages(&self, offset: u64, size: u64) -> Result<()> {
         use rustix::fs::FallocateFlags;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.0, flags, offset, size)
-            .map_err(|e| Error::os(format!("dropping {size} bytes at {offset:#x} of a memory file"), e.into()))
+        rustix::fs::fallocate(&self.0, flags, offset, size).map_err(|e| {
+            Error::os(format!("dropping {size} bytes at {offset:#x} of a memory file"), e.into())
+        })
     }
 }
 
@@ -135,8 +136,13 @@ impl Reservation {
     /// Forgets that a range is open, cutting the parts that reach beyond it.
     fn close(&mut self, address: u64, size: u64) {
         let end = address + size;
-        let inside: Vec<(u64, u64)> =
-            self.open.range(..end).rev().take_while(|(a, s)| *a + *s > address).map(|(a, s)| (*a, *s)).collect();
+        let inside: Vec<(u64, u64)> = self
+            .open
+            .range(..end)
+            .rev()
+            .take_while(|(a, s)| *a + *s > address)
+            .map(|(a, s)| (*a, *s))
+            .collect();
         for (start, len) in inside {
             self.open.remove(&start);
             if start < address {
