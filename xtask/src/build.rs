@@ -105,6 +105,13 @@ pub fn metadata(tree: &Tree, more: &[&str]) -> Result<serde_json::Value> {
     serde_json::from_str(&text).context("cargo metadata")
 }
 
+/// The names of one package's targets of a kind (`bin`, `test`) in what [`metadata`] says.
+pub fn targets(metadata: &serde_json::Value, package: &str, kind: &str) -> Vec<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.filter(|p| p["name"] == package).filter_map(|p| p["targets"].as_array()).flatten();
+    targets.filter(|t| t["kind"][0] == kind).filter_map(|t| t["name"].as_str().map(str::to_owned)).collect()
+}
+
 /// Copies only what differs, so that an unchanged object does not make its users build anew.
 fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     let new = fs::read(from).with_context(|| format!("built object {}", from.display()))?;
@@ -117,6 +124,17 @@ fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn targets_are_told_apart_by_package_and_kind() {
+        let metadata = serde_json::json!({"packages": [
+            {"name": "a", "targets": [{"name": "x", "kind": ["bin"]}, {"name": "y", "kind": ["test"]}]},
+            {"name": "b", "targets": [{"name": "z", "kind": ["bin"]}]},
+        ]});
+        assert_eq!(targets(&metadata, "a", "bin"), ["x"]);
+        assert_eq!(targets(&metadata, "a", "test"), ["y"]);
+        assert!(targets(&metadata, "c", "bin").is_empty());
+    }
 
     #[test]
     fn an_unchanged_object_keeps_its_time_and_a_changed_one_is_replaced() {

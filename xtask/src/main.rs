@@ -2,9 +2,11 @@
 //!
 //! Every command sets up what it needs and nothing more ([`setup`]), so a fresh clone and a Rust toolchain are
 //! enough to start with any of them.
+mod bench;
 mod build;
 mod check;
 mod cmd;
+mod dist;
 mod files;
 mod run;
 mod say;
@@ -49,6 +51,10 @@ enum Command {
     Test(test::Args),
     /// Check the rules of this repository: format, rooms, unsafe, licences, clippy, docs
     Check,
+    /// Run a benchmark on a release build; without a name, list them
+    Bench(bench::Args),
+    /// Pack a release: binary, manual pages, completions, licences, checksum
+    Dist,
     /// Run a command in a guest with a real kernel, NVMe SSDs and an IOMMU
     Vm(Box<vm::Args>),
 }
@@ -75,6 +81,8 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Run(args) => return Ok(exit_code(run::run(&tree, &args)?)),
         Command::Test(args) => return test::run(&tree, &args),
         Command::Check => return check::run(&tree),
+        Command::Bench(args) => bench::run(&tree, &args)?,
+        Command::Dist => dist::run(&tree)?,
         Command::Vm(args) => return Ok(exit_code(vm::run(&tree, &args)?)),
     }
     Ok(ExitCode::SUCCESS)

@@ -69,9 +69,8 @@ fn targets(tree: &Tree) -> Result<Vec<String>> {
             .arg(manifest),
     )?;
     let metadata: serde_json::Value = serde_json::from_str(&text).context("cargo metadata")?;
-    let targets = metadata["packages"][0]["targets"].as_array().into_iter().flatten();
-    let bins = targets.filter(|t| t["kind"][0] == "bin");
-    Ok(bins.filter_map(|t| t["name"].as_str().map(str::to_owned)).collect())
+    let packages = metadata["packages"].as_array().into_iter().flatten().filter_map(|p| p["name"].as_str());
+    Ok(packages.flat_map(|package| build::targets(&metadata, package, "bin")).collect())
 }
 
 /// A target triple keeps the flags away from build scripts, which must not be instrumented.

@@ -4,7 +4,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{
     count::{self, Counts},
@@ -107,7 +107,8 @@ fn fuzz_smoke(lab: &Lab) -> Result<Counts> {
 
 /// Runs the test targets of `glake-tests` that `fits` picks.
 fn whole_program(lab: &Lab, fits: impl Fn(&str) -> bool, env: &[(&str, &Path)]) -> Result<Counts> {
-    let targets: Vec<String> = test_targets(&lab.tree)?.into_iter().filter(|name| fits(name)).collect();
+    let all = build::targets(&build::metadata(&lab.tree, &["--no-deps"])?, "glake-tests", "test");
+    let targets: Vec<&String> = all.iter().filter(|name| fits(name)).collect();
     if targets.is_empty() {
         say::step("test", "no test belongs to this stage");
         return Ok(Counts::default());
@@ -115,7 +116,7 @@ fn whole_program(lab: &Lab, fits: impl Fn(&str) -> bool, env: &[(&str, &Path)]) 
     let mut test = cargo(lab)?;
     // Guests and agents share the machine: one test binary after another, and one test at a time.
     test.args(["test", "--package", "glake-tests", "--no-fail-fast"]).env("RUST_TEST_THREADS", "1");
-    test.args(targets.iter().flat_map(|name| ["--test", name])).envs(env.iter().copied());
+    test.args(targets.iter().flat_map(|name| ["--test", name.as_str()])).envs(env.iter().copied());
     count::run(&mut test)
 }
 
@@ -128,15 +129,6 @@ fn cargo(lab: &Lab) -> Result<Command> {
         .env("GLAKE_XTASK", std::env::current_exe()?)
         .env("GLAKE_CACHE", &tree.cache);
     Ok(cargo)
-}
-
-fn test_targets(tree: &Tree) -> Result<Vec<String>> {
-    let metadata = build::metadata(tree, &["--no-deps"])?;
-    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
-    let package = packages.iter().find(|p| p["name"] == "glake-tests").context("no package glake-tests")?;
-    let targets = package["targets"].as_array().into_iter().flatten();
-    let tests = targets.filter(|t| t["kind"][0] == "test");
-    Ok(tests.filter_map(|t| t["name"].as_str().map(str::to_owned)).collect())
 }
 
 /// The folder with Debian's `prometheus` and `promtool`.
