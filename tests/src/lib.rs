@@ -1,3 +1,4 @@
 //! Helpers of the whole-program tests: where the binary is, how to start it, how to wait with a deadline.
 
+pub mod binary;
 pub mod conformance;

@@ -6,11 +6,13 @@
 
 mod completions;
 mod events;
+mod explain_oom;
 mod man;
 pub mod out;
 mod play;
 mod recorder;
 mod reference;
+mod replay_alloc;
 mod screen;
 mod uvm;
 mod values;
@@ -57,6 +59,9 @@ enum Command {
     Uvm(uvm::Args),
     Who(who::Args),
     Play(play::Args),
+    #[command(alias = "simulate")]
+    ReplayAlloc(replay_alloc::Args),
+    ExplainOom(explain_oom::Args),
     #[command(hide = true)]
     Man(man::Args),
     #[command(hide = true)]
@@ -72,6 +77,8 @@ impl Command {
             Command::Uvm(args) => uvm::run(args),
             Command::Who(args) => who::run(args),
             Command::Play(args) => play::run(args),
+            Command::ReplayAlloc(args) => replay_alloc::run(args),
+            Command::ExplainOom(args) => explain_oom::run(args),
             Command::Man(args) => man::run(args),
             Command::Completions(args) => completions::run(args),
             Command::MetricsReference(args) => reference::run(args),

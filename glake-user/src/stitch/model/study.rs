@@ -39,6 +39,17 @@ pub struct Point {
     pub reserved: u64,
 }
 
+/// How the events lie in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stretch {
+    /// Events at the start that only rebuild what was there before: they cost nothing.
+    pub prelude: usize,
+    /// Nanoseconds from the first to the last event.
+    pub span_ns: u64,
+    /// Whether events carry times.
+    pub timed: bool,
+}
+
 /// What came of one allocator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Played {
@@ -48,8 +59,10 @@ pub struct Played {
     pub outcome: Outcome,
     /// [`POINTS`] points over the trace.
     pub curve: Vec<Point>,
-    /// The event at which the most was reserved.
+    /// The event at which the most was reserved; of several, the one at which the most was asked for.
     pub peak_event: usize,
+    /// What the prelude cost; the outcome's counts hold it too.
+    pub prelude_cost: Usage,
     /// The smallest memory in which the run completes, to a hundredth; `None` where the search would take too long.
     pub needs: Option<u64>,
 }
@@ -66,35 +79,50 @@ impl Played {
         }
     }
 
+    /// Driver time that an allocation or free waited for, in nanoseconds.
+    pub fn foreground_ns(&self) -> u64 {
+        self.outcome.end.foreground_ns.saturating_sub(self.prelude_cost.foreground_ns)
+    }
+
     /// Driver time, waited for and beside.
     pub fn driver_ns(&self) -> u64 {
-        self.outcome.end.foreground_ns + self.outcome.end.background_ns
+        let beside = self.outcome.end.background_ns.saturating_sub(self.prelude_cost.background_ns);
+        self.foreground_ns() + beside
+    }
+
+    /// Driver calls.
+    pub fn driver_calls(&self) -> u64 {
+        self.outcome.end.driver_calls.saturating_sub(self.prelude_cost.driver_calls)
     }
 }
 
 /// Plays one contestant: without a limit for the peaks, then for the smallest GPU.
-pub fn play(contestant: &Contestant<'_>, events: &[TraceEvent], span_ns: u64, timed: bool) -> Result<Played> {
+pub fn play(contestant: &Contestant<'_>, events: &[TraceEvent], stretch: Stretch) -> Result<Played> {
     let mut curve = vec![Point::default(); POINTS];
     let mut index = 0usize;
-    let mut peak = (0u64, 0usize);
+    let mut peak = ((0u64, 0u64), 0usize);
+    let mut prelude_cost = Usage::default();
     let total = events.len().max(1);
     let outcome = (contestant.play)(u64::MAX, &mut |event, usage| {
-        let at = if timed && span_ns > 0 {
-            (u128::from(event.at_ns) * (POINTS as u128 - 1) / u128::from(span_ns)) as usize
+        let at = if stretch.timed && stretch.span_ns > 0 {
+            (u128::from(event.at_ns) * (POINTS as u128 - 1) / u128::from(stretch.span_ns)) as usize
         } else {
             index * (POINTS - 1) / total
         };
         let point = &mut curve[at.min(POINTS - 1)];
         point.requested = point.requested.max(usage.requested);
         point.reserved = point.reserved.max(usage.reserved);
-        if usage.reserved > peak.0 {
-            peak = (usage.reserved, index);
+        if (usage.reserved, usage.requested) > peak.0 {
+            peak = ((usage.reserved, usage.requested), index);
         }
         index += 1;
+        if index == stretch.prelude {
+            prelude_cost = *usage;
+        }
     })?;
     fill(&mut curve);
     let needs = smallest(contestant, &outcome, events.len() as u64)?;
-    Ok(Played { name: contestant.name, outcome, curve, peak_event: peak.1, needs })
+    Ok(Played { name: contestant.name, outcome, curve, peak_event: peak.1, prelude_cost, needs })
 }
 
 /// Stretches without an event hold what the one before held.
