@@ -1,3 +1,18 @@
 //! The daemon: wiring, configuration, HTTP.
 
+pub mod config;
 pub mod gpu_events;
+pub mod http;
+pub mod live;
+mod lock;
+pub mod logger;
+mod notify;
+pub mod privileges;
+mod sampler;
+mod serve;
+pub mod view;
+pub mod web;
+
+pub use lock::Lock;
+pub use sampler::{Sampler, Shared, Snapshot};
+pub use serve::{Agent, Open, Outcome, Until};

@@ -5,6 +5,7 @@
 //! [`Command::run`]. A test asks every command for an example.
 
 mod completions;
+mod config;
 mod events;
 mod explain_oom;
 mod man;
@@ -13,6 +14,7 @@ mod play;
 mod recorder;
 mod reference;
 mod replay_alloc;
+mod run;
 mod screen;
 mod uvm;
 mod values;
@@ -55,6 +57,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Events(events::Args),
+    Run(run::Args),
+    Config(config::Args),
     #[command(alias = "faults")]
     Uvm(uvm::Args),
     Who(who::Args),
@@ -67,13 +71,17 @@ enum Command {
     #[command(hide = true)]
     Completions(completions::Args),
     #[command(hide = true)]
-    MetricsReference(reference::Args),
+    MetricsReference(reference::Metrics),
+    #[command(hide = true)]
+    PermissionsReference(reference::Permissions),
 }
 
 impl Command {
     fn run(self) -> Result<u8> {
         match self {
             Command::Events(args) => events::run(args),
+            Command::Run(args) => run::run(args),
+            Command::Config(args) => config::run(args),
             Command::Uvm(args) => uvm::run(args),
             Command::Who(args) => who::run(args),
             Command::Play(args) => play::run(args),
@@ -81,7 +89,8 @@ impl Command {
             Command::ExplainOom(args) => explain_oom::run(args),
             Command::Man(args) => man::run(args),
             Command::Completions(args) => completions::run(args),
-            Command::MetricsReference(args) => reference::run(args),
+            Command::MetricsReference(args) => reference::metrics(args),
+            Command::PermissionsReference(args) => reference::permissions(args),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod bpf;
 pub mod btf;
+pub mod caps;
 pub(crate) mod cuda;
 pub mod cuda_gpu;
 pub mod cuda_kernels;

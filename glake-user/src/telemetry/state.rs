@@ -5,13 +5,19 @@
 
 use crate::{
     clock::Stamp,
-    events::sample::{AerDevice, Operation, Probe},
+    events::{
+        event::Event,
+        sample::{AerDevice, Operation, Probe},
+    },
     host::{inventory::Inventory, workload::Workload},
 };
 use serde::{Deserialize, Serialize};
 
 /// The version of this schema.
 pub const SCHEMA: u32 = 1;
+
+/// The most events of one state; older ones make room. Lost ones are counted in [`State::dropped`] where they were lost.
+pub const MAX_EVENTS: usize = 256;
 
 /// One interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,8 +60,14 @@ pub struct State {
     pub xid: Option<Vec<Xid>>,
     /// Events known to be missed.
     pub dropped: Vec<Dropped>,
+    /// Rare and slow events since the previous reading, oldest first, at most [`MAX_EVENTS`].
+    #[serde(default)]
+    pub events: Vec<Event>,
     /// What watching costs.
     pub cost: Cost,
+    /// The agent that answers. `None`: made without one, by `glake play`.
+    #[serde(default)]
+    pub agent: Option<AgentProcess>,
     /// Things whose counters fell since the previous reading (a device came back under its old name, a source was
     /// started again): their rates are unknown in this interval.
     pub restarted: Vec<String>,
@@ -373,4 +385,19 @@ pub struct Cost {
     pub map_bytes: u64,
     /// Time in our eBPF programs over the interval, in CPUs. `None`: the kernel does not measure it.
     pub ebpf_cpus: Option<f64>,
+}
+
+/// The agent's process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentProcess {
+    /// Its id.
+    pub pid: u32,
+    /// When it started, in seconds since 1970.
+    pub started_seconds: Option<f64>,
+    /// User and system time so far.
+    pub cpu_seconds: f64,
+    /// Resident memory.
+    pub resident_bytes: u64,
+    /// Time between readings.
+    pub interval_ns: u64,
 }

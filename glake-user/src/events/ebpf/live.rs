@@ -340,6 +340,11 @@ impl Source for Live {
         Ok(sample)
     }
 
+    fn set_full(&mut self, full: bool) -> Result<()> {
+        self.set_profile(if full { Profile::Full } else { Profile::Light });
+        Ok(())
+    }
+
     fn events(&mut self) -> Result<Vec<Event>> {
         let now = Live::now();
         let mut records = Vec::new();

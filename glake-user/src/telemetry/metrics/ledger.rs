@@ -39,11 +39,6 @@ impl Ledger {
         self.previous = sample.clone();
     }
 
-    /// The newest reading.
-    pub fn newest(&self) -> &Sample {
-        &self.previous
-    }
-
     /// Books a counter. A growth of 0 makes the series exist, which alerts on `increase()` need.
     pub fn count(&mut self, family: &'static Family, labels: Labels, growth: u64) {
         debug_assert_eq!(family.kind, Type::Counter);

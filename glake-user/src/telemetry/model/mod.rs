@@ -51,7 +51,9 @@ impl State {
             io_uring_punted: view.io_uring(),
             xid: view.xid(),
             dropped: view.dropped(),
+            events: Vec::new(),
             cost: view.cost(),
+            agent: None,
             restarted: difference.restarted.clone(),
             host,
         }

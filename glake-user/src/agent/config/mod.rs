@@ -1,0 +1,77 @@
+//! The agent's configuration: one table of keys, read from layers. Lowest first: defaults, `/etc/glake/glake.toml`,
+//! the file of `--config` in its place, `GLAKE_*`, flags. An unknown key is an error wherever it stands.
+
+mod keys;
+mod layers;
+mod suggest;
+
+pub use keys::duration;
+pub use keys::{KEYS, Key, Kind};
+pub use layers::{DEFAULT_FILE, Layered, Origin, Request};
+pub(super) use suggest::nearest;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+/// Which probes are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Cheap enough to leave on.
+    Light,
+    /// Everything, with IOMMU and DMA calls and submission-queue fill.
+    Full,
+}
+
+/// How much the agent says on stderr.
+pub type LogLevel = log::LevelFilter;
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Time between readings.
+    pub interval: Duration,
+    /// Which probes are wanted.
+    pub profile: Profile,
+    /// Probes that are not wanted, by name.
+    pub disabled_probes: Vec<String>,
+    /// A block request that takes longer is an event of its own.
+    pub slow_io: Duration,
+    /// A probe that costs more of one CPU is taken off.
+    pub max_cpu_percent: f64,
+    /// Where to answer HTTP.
+    pub listen: SocketAddr,
+    /// TLS and users.
+    pub web_config: Option<PathBuf>,
+    /// Answer on other addresses than loopback without TLS and users.
+    pub allow_open: bool,
+    /// The user to become once the probes are attached: `name`, `uid` or `uid:gid`.
+    pub user: Option<String>,
+    /// Drop every capability once the probes are attached.
+    pub seal: bool,
+    /// The file that keeps a second agent off this host.
+    pub lock: PathBuf,
+    /// How much to say.
+    pub log: LogLevel,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            interval: Duration::from_secs(2),
+            profile: Profile::Light,
+            disabled_probes: Vec::new(),
+            slow_io: Duration::from_millis(500),
+            max_cpu_percent: 1.0,
+            // Free of the ports of the exporters this one runs beside: 9400, 9435, 15132, 9100.
+            listen: SocketAddr::from(([127, 0, 0, 1], 9517)),
+            web_config: None,
+            allow_open: false,
+            user: None,
+            seal: false,
+            lock: PathBuf::from("/run/glake/agent.lock"),
+            log: LogLevel::Info,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

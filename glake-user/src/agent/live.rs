@@ -1,0 +1,29 @@
+//! The live source with the probes that the configuration wants.
+
+use super::config::{Config, Profile};
+use crate::{
+    error::Result,
+    events::{
+        ebpf::{self, Live, Settings},
+        source::Source,
+    },
+};
+use std::path::Path;
+
+/// Attaches the probes of this host.
+///
+/// # Errors
+/// When not even reading could be started; a refused probe is no error.
+pub fn open(config: &Config) -> Result<Box<dyn Source>> {
+    let settings = Settings {
+        profile: match config.profile {
+            Profile::Light => ebpf::Profile::Light,
+            Profile::Full => ebpf::Profile::Full,
+        },
+        disabled: config.disabled_probes.clone(),
+        slow_io_ns: u64::try_from(config.slow_io.as_nanos()).unwrap_or(u64::MAX),
+        max_cpu_percent: config.max_cpu_percent,
+        ..Settings::default()
+    };
+    Ok(Box::new(Live::start(settings, Path::new("/"))?))
+}
