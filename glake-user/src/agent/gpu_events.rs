@@ -8,6 +8,7 @@ use crate::diagnose::{aer, xid::saved};
 use crate::error::Result;
 use crate::events::event::{Event, What};
 use crate::events::sample::{ProbeState, Sample};
+use crate::events::xid::catalogue;
 use crate::events::xid::kmsg::{Kmsg, raw_clock};
 use crate::host::inventory::Inventory;
 use crate::host::workload::Workload;
@@ -162,7 +163,8 @@ impl GpuEvents {
     }
 
     fn report(&mut self, incoming: &Incoming) {
-        if let (Some(pci), Some(code)) = (&incoming.pci, incoming.code) {
+        if let Some(pci) = &incoming.pci {
+            let code = incoming.code.unwrap_or(catalogue::FELL_OFF);
             let pci = crate::host::pci::sysfs(pci).unwrap_or_else(|| pci.clone());
             let at = self.lasts.entry((pci, code)).or_default();
             *at = (*at).max(incoming.at.realtime_ns);

@@ -2,6 +2,7 @@
 //!
 //! Works on a stock driver and a locked-down kernel. "UVM page faults" are demand paging: normal, not hardware errors.
 
+pub mod coverage;
 pub mod entry;
 pub mod queue;
 pub mod release;

@@ -25,6 +25,7 @@ pub struct Ledger {
     gauges: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
     refused: u64,
     previous: Sample,
+    xid_lasts: BTreeMap<(String, u32), u64>,
 }
 
 /// Label sets kept free for `other`: as many as any family has operations.
@@ -37,6 +38,19 @@ impl Ledger {
         self.gauges.clear();
         families::book(self, &difference.grown, host);
         self.previous = sample.clone();
+    }
+
+    /// When each Xid was last seen on each device (as sysfs spells it), Unix ns, earlier runs of the agent included.
+    pub fn set_xid_lasts(&mut self, lasts: BTreeMap<(String, u32), u64>) {
+        self.xid_lasts = lasts;
+    }
+
+    pub(super) fn xid_lasts(&self) -> &BTreeMap<(String, u32), u64> {
+        &self.xid_lasts
+    }
+
+    pub(super) fn xid_last(&self, pci: &str, code: u32) -> Option<u64> {
+        self.xid_lasts.get(&(pci.to_owned(), code)).copied()
     }
 
     /// Books a counter. A growth of 0 makes the series exist, which alerts on `increase()` need.

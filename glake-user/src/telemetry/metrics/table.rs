@@ -153,6 +153,13 @@ families! {
         &["UUID", "pci_bus_id", "xid", "action"], &["xid", "action"], 128,
         "When the newest Xid of this code came, in seconds since 1970. Alert on this: a counter born at 1 has no increase().",
         "no Xid since agent start";
+    /// GPU present.
+    GPU_UP = "glake_gpu_up", Gauge, "", &["UUID", "pci_bus_id"], &[], 32,
+        "1: bound to the driver. 0: fell off the bus since boot.", "no NVIDIA driver, or it lists no GPU";
+    /// GPU facts.
+    GPU_INFO = "glake_gpu_info", Gauge, "",
+        &["UUID", "pci_bus_id", "gpu", "device", "model", "driver_version"], &[], 32,
+        "Static facts of a GPU, always 1. Join key: UUID.", "no NVIDIA driver, or it lists no GPU";
     /// SXid.
     SXID_ERRORS = "glake_nvswitch_sxid_errors_total", Counter, "", &["pci_bus_id", "sxid"], &["sxid"], 48,
         "SXid reports of an NVSwitch since agent start.", "no NVSwitch, or no SXid since agent start";

@@ -1,11 +1,17 @@
 //! Xid and SXid reports.
 
 use crate::{
-    events::sample::{Sample, XidCount},
-    host::{inventory::Inventory, pci},
+    events::{
+        sample::{ProbeState, Sample, XidCount},
+        xid::catalogue,
+    },
+    host::{
+        inventory::{Gpu, Inventory},
+        pci,
+    },
     telemetry::metrics::{
         ledger::{Labels, Ledger},
-        table::{SXID_ERRORS, XID_ERRORS, XID_LAST},
+        table::{GPU_INFO, GPU_UP, SXID_ERRORS, XID_ERRORS, XID_LAST},
     },
 };
 use std::collections::BTreeSet;
@@ -13,19 +19,13 @@ use std::collections::BTreeSet;
 /// Codes with a series of their own per GPU; the rest of a GPU is `xid="other"`.
 const CODES: usize = 16;
 
-/// The immediate action of NVIDIA's Xid catalogue (<https://docs.nvidia.com/deploy/xid-errors/>), as a label.
-pub(crate) fn action(code: u32) -> &'static str {
-    match code {
-        13 | 31 | 32 | 39 | 40 | 41 | 68 | 69 | 80 | 94 => "restart_app",
-        46 | 62 | 64 | 95 | 109 | 110 | 119 | 120 | 136 | 140 | 143 | 155 | 156 | 158 => "reset_gpu",
-        79 => "restart_node",
-        43 | 44 | 63 | 66 | 67 | 92 | 121 | 137 | 141 | 152 | 153 | 157 | 160 | 161 => "ignore",
-        // The catalogue names a workflow, or nothing.
-        _ => "investigate",
-    }
-}
+/// Codes that page somebody and therefore have a series at 0 from the start, on every GPU: a counter born at 1 is no
+/// `increase()`. Fewer than [`CODES`], so that the everyday ones still get their own.
+pub(crate) const FROM_THE_START: [u32; 10] = [48, 62, 64, 79, 95, 109, 119, 120, 140, 158];
 
 pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
+    facts(ledger, grown, host);
+    remembered(ledger, host);
     for xid in grown.xid.iter().flatten() {
         let bus = pci::dcgm(&xid.pci).unwrap_or_else(|| xid.pci.clone());
         if xid.nvswitch {
@@ -50,7 +50,7 @@ fn gpu(ledger: &mut Ledger, xid: &XidCount, mut labels: Labels) {
     };
     let code = xid.code.to_string();
     let own = known.contains(&code) || known.len() < CODES;
-    let (code, action) = if own { (code, action(xid.code)) } else { ("other".into(), "other") };
+    let (code, action) = if own { (code, catalogue::action(xid.code).label()) } else { ("other".into(), "other") };
     labels.extend([("xid", code), ("action", action.to_owned())]);
     if xid.last.realtime_ns > 0 {
         let newest = xid.last.realtime_ns as f64 / 1e9;
@@ -59,4 +59,59 @@ fn gpu(ledger: &mut Ledger, xid: &XidCount, mut labels: Labels) {
     }
     labels.push(("source", xid.source.clone()));
     ledger.count(&XID_ERRORS, labels, xid.count);
+}
+
+fn identity(gpu: &Gpu) -> Labels {
+    let mut labels: Labels = gpu.uuid.iter().map(|uuid| ("UUID", uuid.clone())).collect();
+    labels.push(("pci_bus_id", pci::dcgm(&gpu.pci).unwrap_or_else(|| gpu.pci.clone())));
+    labels
+}
+
+/// What each GPU is, whether it is there, and its series at 0.
+fn facts(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
+    let boot_ns = grown.at.realtime_ns.saturating_sub(grown.at.monotonic_ns);
+    for (index, gpu) in host.gpus.iter().enumerate() {
+        let labels = identity(gpu);
+        let lost = ledger.xid_last(&gpu.pci, catalogue::FELL_OFF).is_some_and(|at| at >= boot_ns);
+        ledger.gauge(&GPU_UP, labels.clone(), if lost { 0.0 } else { 1.0 });
+        let mut info = labels.clone();
+        info.push(("gpu", index.to_string()));
+        info.extend(gpu.minor.map(|n| ("device", format!("nvidia{n}"))));
+        info.extend(gpu.model.clone().map(|m| ("model", m)));
+        info.extend(host.nvidia_driver.clone().map(|v| ("driver_version", v)));
+        ledger.gauge(&GPU_INFO, info, 1.0);
+        if grown.xid.is_none() {
+            continue;
+        }
+        for code in FROM_THE_START {
+            let mut series = labels.clone();
+            series.extend([
+                ("xid", code.to_string()),
+                ("action", catalogue::action(code).label().to_owned()),
+                ("source", source(grown).to_owned()),
+            ]);
+            ledger.count(&XID_ERRORS, series, 0);
+        }
+    }
+}
+
+/// Where Xid reports come from now.
+fn source(sample: &Sample) -> &'static str {
+    let mut on = sample.probes.iter().filter(|p| p.family == "xid" && p.state == ProbeState::On);
+    match on.next() {
+        Some(probe) if probe.how.contains("kprobe") => "kprobe",
+        Some(_) => "tracepoint",
+        None => "kmsg",
+    }
+}
+
+/// Times of earlier runs, from the store of events.
+fn remembered(ledger: &mut Ledger, host: &Inventory) {
+    let lasts: Vec<_> = ledger.xid_lasts().iter().map(|((p, c), at)| (p.clone(), *c, *at)).collect();
+    for (address, code, at) in lasts {
+        let Some(gpu) = host.gpu(&address) else { continue };
+        let mut labels = identity(gpu);
+        labels.extend([("xid", code.to_string()), ("action", catalogue::action(code).label().to_owned())]);
+        ledger.gauge(&XID_LAST, labels, at as f64 / 1e9);
+    }
 }
