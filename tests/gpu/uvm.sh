@@ -69,8 +69,7 @@ tr '{' '\n' <"$OUT/cost.json" | grep '"mask"' | tee -a "$OUT/summary.txt"
 say "== 4. a real Xid, through the trace point, as a record"
 timeout 60 "$GLAKE" doctor >"$OUT/doctor.txt" 2>&1; say "doctor: exit $?"
 STORE=$OUT/store
-CONF=$OUT/glake.toml; : >"$CONF"
-GLAKE_EVENTS_FOLDER=$STORE timeout 60 "$GLAKE" run --for 12s --listen 127.0.0.1:19776 >"$OUT/agent.txt" 2>&1 &
+GLAKE_EVENT_STORE=$STORE GLAKE_LOCK=$OUT/agent.lock timeout 60 "$GLAKE" run --for 12s --listen 127.0.0.1:19776 >"$OUT/agent.txt" 2>&1 &
 A=$!; sleep 4
 timeout 30 "$TOUCH" 64 --oob >"$OUT/oob.json" 2>"$OUT/oob.err"; say "out of bounds: exit $?, $(cat "$OUT/oob.json")"
 sleep 3

@@ -50,9 +50,13 @@ impl GpuEvents {
                 lasts
             },
         );
-        let store = EventStore::open(folder, event_store::DEFAULT_LIMIT)
-            .inspect_err(|e| log::warn!("GPU events are not kept: {}", e.chain()))
-            .ok();
+        let store = if folder.as_os_str().is_empty() {
+            None
+        } else {
+            EventStore::open(folder, event_store::DEFAULT_LIMIT)
+                .inspect_err(|e| log::warn!("GPU events are not kept: {}", e.chain()))
+                .ok()
+        };
         let (log, log_missing) = match Kmsg::open(root) {
             Ok(log) => (Some(log), None),
             Err(e) => {
@@ -189,6 +193,9 @@ impl GpuEvents {
 
 /// The newest version of each stored record.
 fn past(folder: &Path) -> Result<Vec<Record>> {
+    if folder.as_os_str().is_empty() {
+        return Ok(Vec::new());
+    }
     let found = event_store::read(folder)?;
     let mut by_id = BTreeMap::new();
     for record in found.records.iter().filter_map(|p| serde_json::from_slice::<Record>(p).ok()) {

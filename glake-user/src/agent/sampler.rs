@@ -1,7 +1,8 @@
 //! Readings at an interval, on a thread of their own: a source may block, the answers over HTTP may not.
 
-use super::http::Answerable;
+use super::{gpu_events::GpuEvents, http::Answerable};
 use crate::{
+    diagnose::xid::text,
     error::Result,
     events::{sample::Sample, source::Source},
     host::{
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -141,6 +142,7 @@ pub struct Sampler {
     previous: Sample,
     inventory_ns: u64,
     names_ns: u64,
+    gpu_events: Option<GpuEvents>,
 }
 
 impl Sampler {
@@ -148,7 +150,12 @@ impl Sampler {
     pub fn new(source: Box<dyn Source>, root: PathBuf) -> Sampler {
         let host = Inventory::read(&root);
         let (ledger, previous) = (Ledger::default(), Sample::default());
-        Sampler { source, ledger, host, root, previous, inventory_ns: 0, names_ns: 0 }
+        Sampler { source, ledger, host, root, previous, inventory_ns: 0, names_ns: 0, gpu_events: None }
+    }
+
+    /// Joins Xid reports into records from now on and keeps them in `folder` (empty: only in memory).
+    pub fn keep_gpu_events(&mut self, folder: &Path) {
+        self.gpu_events = Some(GpuEvents::open(folder, &self.root, &self.host));
     }
 
     /// Takes one reading.
@@ -158,8 +165,14 @@ impl Sampler {
     pub fn step(&mut self, shared: &Shared) -> Result<Snapshot> {
         let sample = self.source.sample()?;
         let mut events = self.source.events()?;
-        events.drain(..events.len().saturating_sub(MAX_EVENTS));
         self.look_around(&sample);
+        if let Some(gpu_events) = &mut self.gpu_events {
+            for record in gpu_events.take(&events, &sample, &self.host) {
+                log::warn!("GPU event: {}", text::line(&record));
+            }
+            self.ledger.set_xid_lasts(gpu_events.lasts().clone());
+        }
+        events.drain(..events.len().saturating_sub(MAX_EVENTS));
         self.ledger.advance(&sample, &self.host);
         let mut state = State::between(&self.previous, &sample, &self.host);
         self.previous = sample;
@@ -205,7 +218,14 @@ impl Sampler {
         let mut next = Instant::now() + shared.interval();
         loop {
             match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                    // What came since the last reading, and what is not complete yet, is kept all the same.
+                    shared.publish(self.step(shared));
+                    if let Some(gpu_events) = &mut self.gpu_events {
+                        gpu_events.end();
+                    }
+                    return;
+                }
                 Ok(Order::Interval(interval)) => {
                     shared.interval_ms.store(millis(interval), Ordering::Relaxed);
                     next = Instant::now() + interval;

@@ -90,6 +90,7 @@ impl Agent {
             wanted.profile = Profile::Full;
         }
         let mut sampler = Sampler::new((self.open)(&wanted)?, self.root.clone());
+        sampler.keep_gpu_events(&config.event_store);
         log::info!("{}", privileges::drop_privileges(config.user.as_deref(), config.seal)?);
         shared.publish(sampler.step(&shared));
         let (orders, received) = channel();

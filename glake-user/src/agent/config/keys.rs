@@ -190,6 +190,17 @@ pub static KEYS: &[Key] = &[
         get: |config| config.lock.display().to_string(),
     },
     Key {
+        name: "event_store",
+        kind: Kind::Text,
+        restart: true,
+        help: "Folder that keeps GPU events over restarts, at most 16 MiB of them. Empty: they are not kept.",
+        set: |config, text| {
+            config.event_store = PathBuf::from(text);
+            Ok(())
+        },
+        get: |config| config.event_store.display().to_string(),
+    },
+    Key {
         name: "log",
         kind: Kind::Text,
         restart: false,

@@ -49,6 +49,8 @@ pub struct Config {
     pub seal: bool,
     /// The file that keeps a second agent off this host.
     pub lock: PathBuf,
+    /// The folder that keeps GPU events over restarts. Empty: they are not kept.
+    pub event_store: PathBuf,
     /// How much to say.
     pub log: LogLevel,
 }
@@ -68,6 +70,7 @@ impl Default for Config {
             user: None,
             seal: false,
             lock: PathBuf::from("/run/glake/agent.lock"),
+            event_store: PathBuf::from(crate::telemetry::event_store::DEFAULT_FOLDER),
             log: LogLevel::Info,
         }
     }

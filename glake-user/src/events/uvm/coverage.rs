@@ -93,8 +93,12 @@ mod tests {
 
     #[test]
     fn yes_and_cannot_tell_are_told_apart() {
-        assert!(matches!(one_process(host(Some("580.159.04"), true).path()), Answer::Yes(how) if how.contains("V2")));
-        assert!(matches!(one_process(host(Some("550.163.01"), true).path()), Answer::Yes(how) if how.contains("V1")));
+        assert!(
+            matches!(one_process(host(Some("580.159.04"), true).path()), Answer::Yes(how) if how.contains("V2"))
+        );
+        assert!(
+            matches!(one_process(host(Some("550.163.01"), true).path()), Answer::Yes(how) if how.contains("V1"))
+        );
         assert!(matches!(one_process(host(Some("garbage"), true).path()), Answer::CannotTell(_)));
     }
 }

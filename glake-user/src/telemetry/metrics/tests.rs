@@ -251,21 +251,35 @@ fn at_most_sixteen_codes_of_a_gpu_have_a_series_and_the_rest_is_other() {
 #[test]
 fn codes_that_page_somebody_exist_at_zero_and_times_outlive_a_restart() {
     let gpu = Gpu { pci: "0000:3b:00.0".into(), uuid: Some("GPU-5c1e".into()), minor: Some(1), model: None };
-    let host = Inventory { gpus: vec![gpu], nvidia_driver: Some("580.159.04".into()), ..Inventory::default() };
+    let host =
+        Inventory { gpus: vec![gpu], nvidia_driver: Some("580.159.04".into()), ..Inventory::default() };
     let body = |ledger: &Ledger| render(&ledger_tree(ledger), Format::Classic);
     let mut ledger = Ledger::default();
     let mut sample = Sample { at: at(100 * SECOND), ..Sample::default() };
     sample.at.realtime_ns = 5_000 * SECOND;
     ledger.advance(&sample, &host);
-    assert!(!body(&ledger).contains("glake_gpu_xid_errors_total{"), "Xids are not watched: no series, no zero");
+    assert!(
+        !body(&ledger).contains("glake_gpu_xid_errors_total{"),
+        "Xids are not watched: no series, no zero"
+    );
     sample.xid = Some(Vec::new());
     ledger.set_xid_lasts([(("0000:3b:00.0".to_owned(), 79), 1_000 * SECOND)].into());
     ledger.advance(&sample, &host);
     let text = body(&ledger);
     let lines = values(&text);
     let gpu = r#"UUID="GPU-5c1e",pci_bus_id="00000000:3B:00.0""#;
-    assert_eq!(lines[format!("glake_gpu_xid_errors_total{{{gpu},xid=\"79\",action=\"restart_node\",source=\"kmsg\"}}").as_str()], 0.0);
-    assert_eq!(lines[format!("glake_gpu_xid_last_timestamp_seconds{{{gpu},xid=\"79\",action=\"restart_node\"}}").as_str()], 1000.0);
+    assert_eq!(
+        lines[format!(
+            "glake_gpu_xid_errors_total{{{gpu},xid=\"79\",action=\"restart_node\",source=\"kmsg\"}}"
+        )
+        .as_str()],
+        0.0
+    );
+    assert_eq!(
+        lines[format!("glake_gpu_xid_last_timestamp_seconds{{{gpu},xid=\"79\",action=\"restart_node\"}}")
+            .as_str()],
+        1000.0
+    );
     assert_eq!(lines[format!("glake_gpu_up{{{gpu}}}").as_str()], 1.0, "it fell off before this boot");
     let info = format!("glake_gpu_info{{{gpu},gpu=\"0\",device=\"nvidia1\",driver_version=\"580.159.04\"}}");
     assert_eq!(lines[info.as_str()], 1.0);

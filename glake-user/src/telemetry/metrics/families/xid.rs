@@ -50,7 +50,8 @@ fn gpu(ledger: &mut Ledger, xid: &XidCount, mut labels: Labels) {
     };
     let code = xid.code.to_string();
     let own = known.contains(&code) || known.len() < CODES;
-    let (code, action) = if own { (code, catalogue::action(xid.code).label()) } else { ("other".into(), "other") };
+    let (code, action) =
+        if own { (code, catalogue::action(xid.code).label()) } else { ("other".into(), "other") };
     labels.extend([("xid", code), ("action", action.to_owned())]);
     if xid.last.realtime_ns > 0 {
         let newest = xid.last.realtime_ns as f64 / 1e9;
