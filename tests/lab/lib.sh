@@ -23,3 +23,39 @@ controller() {
 
 # Its PCI address.
 pci() { cat "/sys/class/nvme/$(controller "$1")/address"; }
+
+# Inserts nvidia-uvm (of `--uvm`) with the driver's own tests enabled, and makes its device nodes.
+uvm_load() {
+    insmod /uvm/nvidia.ko && insmod /uvm/nvidia-uvm.ko uvm_enable_builtin_tests=1 "$@" || return 1
+    insmod /uvm/glake_uvm_lab.ko || return 1
+    major=$(awk '$2 == "nvidia-uvm" { print $1 }' /proc/devices)
+    rm -f /dev/nvidia-uvm /dev/nvidia-uvm-tools
+    mknod /dev/nvidia-uvm c "$major" 0
+    mknod /dev/nvidia-uvm-tools c "$major" 1
+}
+
+uvm_unload() { rmmod glake_uvm_lab nvidia_uvm nvidia; }
+
+# The live probes: `probes SETTINGS_JSON`, then `sample NAME` and `events NAME` write /out/NAME.json, `probes_end`.
+probes() {
+    rm -f /run/ask /run/told
+    mkfifo /run/ask /run/told
+    sampler "$1" </run/ask >/run/told &
+    exec 8>/run/ask 9</run/told
+    told
+}
+told() {
+    read -r answer <&9 && [ "$answer" = ok ] && return
+    echo "the sampler ended" >&2
+    exit 4
+}
+sample() { echo "sample /out/$1.json" >&8 && told; }
+events() { echo "events /out/$1.json" >&8 && told; }
+probes_end() { exec 8>&- 9<&- && wait; }
+
+# A load with known counts, its account in /out/NAME.json: `load NAME ARGUMENTS-OF-IOLOAD`.
+load() {
+    name=$1
+    shift
+    ioload "$@" >"/out/$name.json"
+}

@@ -8,6 +8,7 @@ mod kernel;
 mod machine;
 mod modules;
 mod qemu;
+mod uvm;
 
 use anyhow::Result;
 use boot::Job;
@@ -61,6 +62,9 @@ pub(crate) struct Args {
     /// Folder that receives what the command left in /out, the kernel log and the console.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// With NVIDIA's nvidia-uvm module of this driver release (550), a stand-in for nvidia.ko and /bin/uvmload.
+    #[arg(long)]
+    uvm: Option<String>,
     /// Do not build and bring along `glake` and the test programs.
     #[arg(long)]
     bare: bool,
@@ -81,6 +85,9 @@ pub(crate) fn run(tree: &Tree, args: &Args) -> Result<i32> {
         return Ok(0);
     }
     let mut files = if args.bare { Vec::new() } else { programs(tree)? };
+    if let Some(driver) = &args.uvm {
+        files.extend(uvm::get(cache, &kernel, driver)?);
+    }
     files.extend(args.files.iter().cloned());
     let machine = Machine {
         memory_mib: args.memory,
@@ -104,14 +111,13 @@ pub(crate) fn run(tree: &Tree, args: &Args) -> Result<i32> {
     job.run(cache)
 }
 
-/// Our programs, built now: `glake` with its probes, and the load generator.
+/// Our programs, built now: `glake` with its probes, the load generator, and the probes on a string.
 fn programs(tree: &Tree) -> Result<Vec<File>> {
-    let glake = build::glake(tree, build::Profile::Dev)?;
-    cmd::run(build::cargo(tree, None).args(["build", "--quiet", "-p", "glake-tests", "--bins"]))?;
-    let built = [glake, tree.target.join("debug/ioload")].into_iter().filter(|f| f.is_file());
-    Ok(built
-        .filter_map(|from| Some(File { to: format!("bin/{}", from.file_name()?.to_str()?), from }))
-        .collect())
+    let object = build::ebpf(tree)?;
+    let packages = ["build", "--quiet", "-p", "glake", "-p", "glake-tests", "--bins"];
+    cmd::run(build::cargo(tree, Some(&object)).args(packages))?;
+    let program = |name: &str| File { from: tree.target.join("debug").join(name), to: format!("bin/{name}") };
+    Ok(["glake", "ioload", "sampler"].map(program).into())
 }
 
 /// The command as a shell line in which every word stands for itself.
