@@ -1,0 +1,239 @@
+//! Exact counts on quiet SSDs: BTF trace points, native multipath, schedulers none and mq-deadline.
+
+use glake::events::sample::{Operation, Owner, ProbeState, Sample};
+use libtest_mimic::{Failed, Trial};
+
+use crate::lab::{Guest, Kernel, Load, Outcome};
+use crate::readings::*;
+
+/// Opcodes of the NVM command set (NVM Express NVM Command Set specification, section 3).
+const FLUSH: u8 = 0;
+const WRITE: u8 = 1;
+const READ: u8 = 2;
+const DATASET_MANAGEMENT: u8 = 9;
+
+pub fn tests(kernel: &Kernel) -> Vec<Trial> {
+    let guest = Guest::new(kernel, "counts.sh", &["--nvme-multipath", "y"]);
+    vec![
+        guest.test(
+            "multipath on, no scheduler: block requests and bytes are exact by operation",
+            block_is_exact,
+        ),
+        guest.test("multipath on: NVMe commands and bytes are exact by opcode", nvme_is_exact),
+        guest.test(
+            "every command is in a latency histogram, and none took longer than its caller saw",
+            latencies,
+        ),
+        guest.test("nothing is in flight when nothing is asked for", nothing_in_flight),
+        guest.test("submission queues count what the opcodes count", submission_queues),
+        guest.test("scheduler mq-deadline: block requests and bytes are exact", scheduled),
+        guest.test("discards are exact in block bytes and NVMe commands", discards),
+        guest.test("IOMMU map and unmap calls and bytes equal the kernel's own histogram", iommu),
+        guest.test("direct I/O belongs to the process that asked for it", direct_owner),
+        guest.test("a buffered writer's cgroup gets its bytes", buffered_owner),
+        guest.test("owners, shared and unknown add up to the device", owners_add_up),
+        guest.test("no probe fails and nothing is dropped", nothing_lost),
+    ]
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Result<(), Failed> {
+    if got == expected {
+        Ok(())
+    } else {
+        Err(format!("{what}: counted {got:?}, expected {expected:?}").into())
+    }
+}
+
+fn totals(load: &Load, operation: &str) -> (u64, u64) {
+    (load.sum(operation, "completed"), load.sum(operation, "bytes"))
+}
+
+/// Readings around the mixed load, and the two loads' accounts.
+fn mixed(guest: &Outcome) -> Result<(Sample, Sample, Load, Load), Failed> {
+    Ok((guest.sample("start")?, guest.sample("after_mixed")?, guest.load("mixed")?, guest.load("flushes")?))
+}
+
+fn block_is_exact(guest: &Outcome) -> Result<(), Failed> {
+    let (from, to, load, flushes) = mixed(guest)?;
+    let device = &guest.names()?[0];
+    equal("reads", block_between(&from, &to, device, Operation::Read), totals(&load, "read"))?;
+    equal("writes", block_between(&from, &to, device, Operation::Write), totals(&load, "write"))?;
+    equal("flushes", block_between(&from, &to, device, Operation::Flush), totals(&flushes, "flush"))
+}
+
+fn nvme_is_exact(guest: &Outcome) -> Result<(), Failed> {
+    let (from, to, load, flushes) = mixed(guest)?;
+    let controller = &guest.names()?[3];
+    equal("reads", nvme_between(&from, &to, controller, READ), totals(&load, "read"))?;
+    equal("writes", nvme_between(&from, &to, controller, WRITE), totals(&load, "write"))?;
+    equal("flushes", nvme_between(&from, &to, controller, FLUSH).0, flushes.sum("flush", "completed"))
+}
+
+fn latencies(guest: &Outcome) -> Result<(), Failed> {
+    let (_, to, load, _) = mixed(guest)?;
+    let names = guest.names()?;
+    let mut slept = 0;
+    for command in commands(&to, &names[3]) {
+        equal("commands in the histogram", command.latency.count(), command.completed)?;
+        if command.queue > 0 && command.opcode == READ {
+            slept += command.latency.sum_ns;
+        }
+    }
+    let seen = load.sum("read", "sum_ns");
+    if slept == 0 || slept > seen {
+        return Err(format!("the SSD took {slept} ns for the reads, their caller waited {seen} ns").into());
+    }
+    let read = block(&to, &names[0], Operation::Read).ok_or("no reads of the device")?;
+    let device = read.device.as_ref().ok_or("no device time")?;
+    equal("requests in the histogram", device.count(), read.completed)?;
+    if device.sum_ns == 0 || device.sum_ns > seen {
+        return Err(format!("the device took {} ns, the caller waited {seen} ns", device.sum_ns).into());
+    }
+    Ok(())
+}
+
+fn nothing_in_flight(guest: &Outcome) -> Result<(), Failed> {
+    let (_, to, ..) = mixed(guest)?;
+    let names = guest.names()?;
+    let controllers = to.nvme.as_ref().ok_or("no NVMe counters")?;
+    let controller = controllers.iter().find(|c| c.controller == names[3]).ok_or("no controller")?;
+    equal("NVMe commands in flight", controller.in_flight, Some(0))?;
+    equal("PCI address", controller.pci.as_deref(), Some(names[6].as_str()))?;
+    let devices = to.block.as_ref().ok_or("no block counters")?;
+    let device = devices.iter().find(|d| d.device == names[0]).ok_or("no device")?;
+    equal("requests in flight", device.in_flight, Some(0))
+}
+
+fn submission_queues(guest: &Outcome) -> Result<(), Failed> {
+    let (from, to, ..) = mixed(guest)?;
+    let controller = &guest.names()?[3];
+    let by_queue = |s: &Sample| -> u64 {
+        let found = s.nvme.iter().flatten().find(|c| c.controller == *controller);
+        found
+            .into_iter()
+            .flat_map(|c| c.queues.iter().flatten())
+            .filter(|q| q.queue > 0)
+            .map(|q| q.completed)
+            .sum()
+    };
+    let by_opcode =
+        |s: &Sample| commands(s, controller).filter(|c| c.queue > 0).map(|c| c.completed).sum::<u64>();
+    equal("commands", by_queue(&to) - by_queue(&from), by_opcode(&to) - by_opcode(&from))
+}
+
+fn scheduled(guest: &Outcome) -> Result<(), Failed> {
+    let schedulers = guest.text("schedulers.txt")?;
+    let chosen: Vec<_> = schedulers.lines().filter_map(|l| l.split(['[', ']']).nth(1)).collect();
+    equal("schedulers", chosen, vec!["none", "mq-deadline"])?;
+    let (from, to) = (guest.sample("after_mixed")?, guest.sample("after_scheduled")?);
+    let (load, device) = (guest.load("scheduled")?, &guest.names()?[1]);
+    equal("reads", block_between(&from, &to, device, Operation::Read), totals(&load, "read"))?;
+    equal("writes", block_between(&from, &to, device, Operation::Write), totals(&load, "write"))
+}
+
+fn discards(guest: &Outcome) -> Result<(), Failed> {
+    let (from, to) = (guest.sample("after_scheduled")?, guest.sample("after_discard")?);
+    let names = guest.names()?;
+    let (requests, bytes) = block_between(&from, &to, &names[2], Operation::Discard);
+    equal("bytes discarded", bytes, 8 << 20)?;
+    equal("commands", nvme_between(&from, &to, &names[5], DATASET_MANAGEMENT).0, requests)
+}
+
+/// Hits and the sum of one line of a tracefs histogram: `hitcount: 64  size: 4194304`.
+fn histogram_line(text: &str, event: &str) -> Option<(u64, u64)> {
+    let line = text.lines().find(|l| l.contains(&format!("/{event}/")))?;
+    let number = |key: &str| line.rsplit_once(key)?.1.split_whitespace().next()?.parse().ok();
+    Some((number("hitcount:")?, number("size:")?))
+}
+
+fn iommu(guest: &Outcome) -> Result<(), Failed> {
+    let (before, after) = (guest.text("iommu_before.txt")?, guest.text("iommu_after.txt")?);
+    let traced = |event: &str| {
+        let (a, b) = (histogram_line(&before, event)?, histogram_line(&after, event)?);
+        Some((b.0 - a.0, b.1 - a.1))
+    };
+    let (from, to) = (guest.sample("iommu_start")?, guest.sample("iommu_end")?);
+    let (from, to) = (from.iommu.ok_or("no IOMMU counters")?, to.iommu.ok_or("no IOMMU counters")?);
+    let maps = (to.maps - from.maps, to.mapped_bytes - from.mapped_bytes);
+    let unmaps = (to.unmaps - from.unmaps, to.unmapped_bytes - from.unmapped_bytes);
+    equal("map calls and bytes", Some(maps), traced("map"))?;
+    equal("unmap calls and bytes", Some(unmaps), traced("unmap"))?;
+    let asked = guest.load("mapped")?.sum("write", "bytes");
+    if maps.1 < asked {
+        return Err(format!("{} bytes were mapped for {asked} bytes written", maps.1).into());
+    }
+    Ok(())
+}
+
+fn direct_owner(guest: &Outcome) -> Result<(), Failed> {
+    let (from, to, load, _) = mixed(guest)?;
+    let device = &guest.names()?[0];
+    let pid = load.pid();
+    let is_load = |o: &Owner| matches!(o, Owner::Task { tgid, comm, .. } if u64::from(*tgid) == pid && comm == "ioload");
+    equal(
+        "bytes read",
+        owned_between(&from, &to, device, Operation::Read, is_load),
+        load.sum("read", "bytes"),
+    )?;
+    equal(
+        "bytes written",
+        owned_between(&from, &to, device, Operation::Write, is_load),
+        load.sum("write", "bytes"),
+    )
+}
+
+fn buffered_owner(guest: &Outcome) -> Result<(), Failed> {
+    let (from, to) = (guest.sample("writeback_start")?, guest.sample("writeback_end")?);
+    let (load, names) = (guest.load("buffered")?, guest.names()?);
+    let cgroup = load.cgroup();
+    let is_writer = |o: &Owner| match o {
+        Owner::Writeback { cgroup: c } | Owner::Task { cgroup: c, .. } => *c == cgroup,
+        Owner::Shared | Owner::Unknown => false,
+    };
+    let got = owned_between(&from, &to, &names[2], Operation::Write, is_writer);
+    let asked = load.sum("write", "bytes");
+    let kernel: Option<u64> = guest
+        .text("io_stat.txt")?
+        .split_whitespace()
+        .filter_map(|w| w.strip_prefix("wbytes=")?.parse().ok())
+        .max();
+    equal("bytes in the kernel's own account of the cgroup", kernel, Some(asked))?;
+    let kworkers = |o: &Owner| matches!(o, Owner::Task { comm, .. } if comm.starts_with("kworker"));
+    equal(
+        "bytes of kernel workers as owners",
+        owned_between(&from, &to, &names[2], Operation::Write, kworkers),
+        0,
+    )?;
+    equal("bytes of the writer's cgroup", got, asked)
+}
+
+fn owners_add_up(guest: &Outcome) -> Result<(), Failed> {
+    for name in ["after_mixed", "after_scheduled", "after_discard", "writeback_end"] {
+        let sample = guest.sample(name)?;
+        for device in sample.block.iter().flatten() {
+            for total in &device.operations {
+                let sum = |f: fn(&glake::events::sample::OwnerDeviceIo) -> u64| {
+                    owners(&sample, &device.device, total.operation).map(|(_, io)| f(io)).sum::<u64>()
+                };
+                let what = format!("{name}, {} {:?}", device.device, total.operation);
+                equal(&what, (sum(|io| io.completed), sum(|io| io.bytes)), (total.completed, total.bytes))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn nothing_lost(guest: &Outcome) -> Result<(), Failed> {
+    let sample = guest.sample("writeback_end")?;
+    let failed: Vec<_> = sample.probes.iter().filter(|p| p.state == ProbeState::Failed).collect();
+    if !failed.is_empty() || sample.probes.is_empty() {
+        return Err(format!("failed probes: {failed:#?}").into());
+    }
+    for drop in &sample.dropped {
+        // A request that was under way when the probes came on is unmatched by right.
+        if drop.count > 0 && drop.reason != "unmatched" {
+            return Err(format!("{} {} {}", drop.count, drop.source, drop.reason).into());
+        }
+    }
+    Ok(())
+}

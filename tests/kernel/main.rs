@@ -1,0 +1,21 @@
+//! The probes in real kernels, against loads whose counts are known: from the load generator, from QEMU, or from the
+//! kernel's own accounts. `cargo xtask test --stage lab` runs them.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "tests")]
+
+mod classic;
+mod counts;
+mod lab;
+mod odd;
+mod readings;
+
+use libtest_mimic::Arguments;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let kernels = lab::kernels();
+    if kernels.is_empty() {
+        eprintln!("skipped: guests are booted by `cargo xtask test --stage lab`");
+    }
+    let tests = kernels.iter().flat_map(|k| [counts::tests(k), classic::tests(k), odd::tests(k)]).flatten();
+    libtest_mimic::run(&arguments, tests.collect()).exit();
+}
