@@ -31,20 +31,18 @@ impl From<bool> for Profile {
 /// Builds the eBPF programs and returns the object's path, which stays the same from build to build.
 pub fn ebpf(tree: &Tree) -> Result<PathBuf> {
     let tools = setup::tools(tree, rust_src::From::Auto)?;
-    ebpf_with(tree, &tools)
+    ebpf_into(tree, &tools, &tree.target.join("ebpf"))
 }
 
-/// [`ebpf`] with tools that are there already.
-pub fn ebpf_with(tree: &Tree, tools: &Tools) -> Result<PathBuf> {
+/// [`ebpf`] with given tools. The target folder is not the user side's, which these flags and RUSTC_BOOTSTRAP would
+/// make build anew each time.
+pub fn ebpf_into(tree: &Tree, tools: &Tools, target_dir: &Path) -> Result<PathBuf> {
     say::step("ebpf", "building the eBPF programs");
-    let target_dir = tree.target.join("ebpf");
-    // A folder of its own: these flags and RUSTC_BOOTSTRAP would make the user side build anew each time.
     cmd::run(
-        ebpf_cargo(tree, tools, "build").args(["--quiet", "--release", "--target-dir"]).arg(&target_dir),
+        ebpf_cargo(tree, tools, "build").args(["--quiet", "--release", "--target-dir"]).arg(target_dir),
     )?;
-    let built = target_dir.join("bpfel-unknown-none/release/glake-ebpf");
     let object = target_dir.join("glake-ebpf.o");
-    copy_if_changed(&built, &object)?;
+    copy_if_changed(&target_dir.join("bpfel-unknown-none/release/glake-ebpf"), &object)?;
     Ok(object)
 }
 
