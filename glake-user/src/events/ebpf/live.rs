@@ -7,6 +7,8 @@ use super::{
     cgroups::Cgroups,
     devices::{Disks, Names, nvme_controllers},
     group::{Unit, present},
+    hosts::{self, Hosts, dmar_interrupts},
+    nvmes::{Nvmes, On},
     record,
     sizes::Host,
     table::{Group, Profile},
@@ -17,7 +19,7 @@ use crate::{
     error::Result,
     events::{
         event::{Event, What},
-        sample::{Cost, Dropped, Probe, ProbeState, Sample},
+        sample::{Cost, Dropped, IommuFaults, Probe, ProbeState, Sample},
         source::Source,
     },
 };
@@ -27,6 +29,10 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
+
+fn read_interrupts(root: &Path) -> String {
+    std::fs::read_to_string(root.join("proc/interrupts")).unwrap_or_default()
+}
 
 /// Live probes. Dropping it takes them off.
 pub struct Live {
@@ -38,6 +44,11 @@ pub struct Live {
     block_ways: Ways,
     units: Vec<Unit>,
     blocks: Option<Blocks>,
+    nvmes: Option<Nvmes>,
+    hosts: Option<Hosts>,
+    xids: Option<Hosts>,
+    /// dmar interrupts when the source started.
+    dmar_before: Option<u64>,
     names: Names,
     cgroups: Cgroups,
     /// While it is open the kernel measures programs.
@@ -64,6 +75,10 @@ impl Live {
             block_ways: Ways::Any,
             units: Group::ALL.into_iter().map(Unit::new).collect(),
             blocks: None,
+            nvmes: None,
+            hosts: None,
+            xids: None,
+            dmar_before: dmar_interrupts(&read_interrupts(root)),
             names: Names::new(root),
             cgroups: Cgroups::new(root),
             statistics: aya::sys::enable_stats(aya::sys::Stats::RunTime).ok(),
@@ -136,7 +151,23 @@ impl Live {
         if unit.armed.is_none() {
             unit.load(&self.kernel, self.host, &self.settings, true);
         }
+        if let Err(e) = self.map_group(at) {
+            let why = super::attach::Refusal::of(&e);
+            self.units[at].probes.iter_mut().for_each(|p| p.off(ProbeState::Failed, why.clone()));
+            return;
+        }
         self.arrange(group);
+    }
+
+    fn map_group(&mut self, at: usize) -> Result<()> {
+        let Some(armed) = &self.units[at].armed else { return Ok(()) };
+        match self.units[at].group {
+            Group::Nvme => self.nvmes = Some(Nvmes::new(&armed.loaded)?),
+            Group::Host => self.hosts = Some(Hosts::new(&armed.loaded)?),
+            Group::Xid => self.xids = Some(Hosts::new(&armed.loaded)?),
+            Group::Block => {}
+        }
+        Ok(())
     }
 
     fn arrange(&mut self, group: Group) {
@@ -250,6 +281,58 @@ impl Live {
         }
     }
 
+    fn read_nvme(&mut self, sample: &mut Sample) {
+        let unit = self.unit(Group::Nvme);
+        let on = On {
+            commands: unit.is_on("nvme_complete") && unit.is_on("nvme_setup"),
+            queues: unit.is_on("nvme_sq"),
+            asynchronous: unit.is_on("nvme_async"),
+        };
+        let Some(nvmes) = &self.nvmes else { return };
+        if on.commands || on.queues || on.asynchronous {
+            let controllers = nvme_controllers(&self.root);
+            nvmes.tell(&controllers);
+            sample.nvme = Some(nvmes.read(&controllers, on));
+        }
+    }
+
+    fn read_host(&mut self, sample: &mut Sample) {
+        let on: Vec<&str> =
+            self.units.iter().flat_map(|u| &u.probes).filter(|p| p.is_on()).map(|p| p.entry.name).collect();
+        let is_on = |name: &str| on.contains(&name);
+        if let Some(hosts) = &self.hosts {
+            let counts = hosts.counts();
+            sample.iommu = (is_on("iommu_map") || is_on("iommu_unmap")).then(|| hosts.iommu());
+            sample.dma =
+                (is_on("dma_map") || is_on("dma_map_sg")).then(|| hosts::dma(&counts, is_on("dma_map_sg_err")));
+            sample.swiotlb = is_on("swiotlb").then(|| hosts::swiotlb(&counts));
+            sample.aer = is_on("aer").then(|| hosts::aer(&counts));
+            sample.iommu_faults = self.faults(&counts, &is_on);
+            let host = &self.units[Group::Host as usize];
+            sample.io_uring_punted = is_on("io_uring_punt").then(|| host.stat(stat::IO_URING_PUNTED));
+        }
+        if let Some(xids) = &self.xids {
+            sample.xid = (is_on("xid") || is_on("sxid")).then(|| hosts::xid(&xids.counts(), sample.at));
+        }
+    }
+
+    /// Faults by every way that exists here. On Intel only the fault interrupt can be counted: exactly with the kprobe, else
+    /// from /proc/interrupts, which is a lower bound, since one interrupt may report several.
+    fn faults(&self, counts: &[hosts::Count], is_on: &dyn Fn(&str) -> bool) -> Option<Vec<IommuFaults>> {
+        let interrupts = self.dmar_before.and_then(|before| {
+            Some(dmar_interrupts(&read_interrupts(&self.root))?.saturating_sub(before))
+        });
+        let mut faults = if is_on("iommu_fault") { hosts::iommu_faults(counts) } else { Vec::new() };
+        let handlers = is_on("dmar_fault") || is_on("viommu_fault");
+        if handlers {
+            let count = self.units[Group::Host as usize].stat(stat::DMAR_FAULTS);
+            faults.push(IommuFaults { pci: None, source: "kprobe".to_owned(), count });
+        } else if let Some(count) = interrupts {
+            faults.push(IommuFaults { pci: None, source: "interrupts".to_owned(), count });
+        }
+        (is_on("iommu_fault") || handlers || interrupts.is_some()).then_some(faults)
+    }
+
     fn read_drops(&self, sample: &mut Sample) {
         let mut drops: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (i, (source, reason)) in stat::DROPS.iter().enumerate() {
@@ -329,6 +412,8 @@ impl Source for Live {
         self.watch(at);
         let mut sample = Sample { at, probes: self.probes(), ..Sample::default() };
         self.read_block(&mut sample);
+        self.read_nvme(&mut sample);
+        self.read_host(&mut sample);
         self.read_drops(&mut sample);
         sample.cost = Cost {
             map_bytes: self.units.iter().map(Unit::bytes).sum(),

@@ -1,0 +1,239 @@
+//! The block probes on this machine's own disk: a load of known size, through both kinds of hooks.
+//!
+//! Expected numbers come from the load, never from another probe. Needs root (or CAP_BPF, CAP_PERFMON and a readable
+//! tracefs), a binary built with the eBPF programs, and a file system on a block device; says what is missing otherwise.
+
+use glake::events::{
+    ebpf::{Live, Settings, has_object, try_probes},
+    event::What,
+    sample::{Operation, Owner, ProbeState, Sample},
+    source::Source,
+};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+/// One load at a time: each test counts the requests of its own child, but rings and sums see everybody's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const BLOCKS: u64 = 256;
+const BLOCK: u64 = 4096;
+
+fn settings(btf: bool) -> Settings {
+    // A loaded test machine must not make the watchdog interfere.
+    Settings { btf, max_cpu_percent: 0.0, slow_io_ns: 0, ..Settings::default() }
+}
+
+/// A file that is on the disk already, so that reading or overwriting it directly is exactly one request a block.
+struct File(PathBuf, #[allow(dead_code, reason = "held for its Drop")] tempfile::TempDir);
+
+fn file() -> Option<File> {
+    if !rustix::process::geteuid().is_root() || !has_object() {
+        eprintln!("skipped: needs root and a binary with the eBPF programs (cargo xtask test)");
+        return None;
+    }
+    // Not /tmp, which may be in memory.
+    let dir = tempfile::tempdir_in("/var/tmp").ok()?;
+    let path = dir.path().join("blocks");
+    run(&["dd", "if=/dev/zero", &format!("of={}", path.display()), "bs=4k", "count=256", "oflag=direct", "conv=fsync"]);
+    let probe = Command::new("dd").args([&format!("if={}", path.display()), "of=/dev/null", "iflag=direct"]).output();
+    if !probe.is_ok_and(|o| o.status.success()) {
+        eprintln!("skipped: /var/tmp has no direct I/O");
+        return None;
+    }
+    Some(File(path, dir))
+}
+
+fn run(args: &[&str]) {
+    let output = Command::new(args[0]).args(&args[1..]).output().expect(args[0]);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl File {
+    fn read(&self) {
+        run(&["dd", &format!("if={}", self.0.display()), "of=/dev/null", "bs=4k", "iflag=direct"]);
+    }
+
+    fn overwrite(&self) {
+        let of = format!("of={}", self.0.display());
+        run(&["dd", "if=/dev/zero", &of, "bs=4k", "count=256", "oflag=direct", "conv=notrunc"]);
+    }
+}
+
+/// Requests, bytes and wait of tasks of that name and operation.
+fn of_comm(sample: &Sample, comm: &str, operation: Operation) -> (u64, u64, u64) {
+    let owners = sample.owners.as_ref().expect("owners are told");
+    let mine = owners.iter().filter(|o| matches!(&o.owner, Owner::Task { comm: c, .. } if c == comm));
+    mine.flat_map(|o| &o.io)
+        .filter(|io| io.operation == operation)
+        .fold((0, 0, 0), |sum, io| (sum.0 + io.completed, sum.1 + io.bytes, sum.2 + io.wait_ns))
+}
+
+/// Samples until `done`, for at most 30 s.
+fn until(live: &mut Live, what: &str, mut done: impl FnMut(&Sample) -> bool) -> Sample {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let sample = live.sample().expect("a sample");
+        if done(&sample) {
+            return sample;
+        }
+        assert!(Instant::now() < end, "{what} within 30 s; last: {:#?}", sample.owners);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn direct_io_is_counted_exactly(btf: bool) {
+    let Some(file) = file() else { return };
+    let _alone = ALONE.lock();
+    let mut live = Live::start(settings(btf), Path::new("/")).expect("the source starts");
+    let kind = if btf { "BTF offsets" } else { "(trace point)" };
+    let probe = live.probes().into_iter().find(|p| p.name == "block_complete").expect("it is in the table");
+    assert_eq!(probe.state, ProbeState::On, "{probe:?}");
+    assert!(probe.how.contains(kind), "{}", probe.how);
+    file.read();
+    file.overwrite();
+    let sample = live.sample().expect("a sample");
+    let (reads, bytes, wait) = of_comm(&sample, "dd", Operation::Read);
+    // The loader may read dd itself from the disk before exec gives it its name; afterwards all is its own.
+    assert_eq!((reads, bytes), (BLOCKS, BLOCKS * BLOCK));
+    assert!(wait > 0);
+    let (writes, bytes, _) = of_comm(&sample, "dd", Operation::Write);
+    assert_eq!((writes, bytes), (BLOCKS, BLOCKS * BLOCK));
+    let disk = &sample.block.as_ref().expect("blocks are told")[..];
+    let reads: u64 = disk.iter().flat_map(|d| &d.operations).filter(|o| o.operation == Operation::Read).map(|o| o.bytes).sum();
+    assert!(reads >= BLOCKS * BLOCK);
+}
+
+#[test]
+fn direct_io_of_a_task_is_counted_exactly_through_btf_trace_points() {
+    direct_io_is_counted_exactly(true);
+}
+
+#[test]
+fn direct_io_of_a_task_is_counted_exactly_through_classic_trace_points() {
+    direct_io_is_counted_exactly(false);
+}
+
+#[test]
+fn workloads_add_up_to_the_device_totals() {
+    let Some(file) = file() else { return };
+    let _alone = ALONE.lock();
+    let mut live = Live::start(settings(true), Path::new("/")).expect("the source starts");
+    file.read();
+    file.overwrite();
+    let bytes = |s: &Sample| -> (u64, u64) {
+        let devices = s.block.iter().flatten().flat_map(|d| &d.operations).map(|o| o.bytes).sum();
+        (devices, s.owners.iter().flatten().flat_map(|o| &o.io).map(|io| io.bytes).sum())
+    };
+    // A merged bio is booked before its request ends, and a sample is no instant: equal when the disk is quiet.
+    let sample = until(&mut live, "workloads equal devices", |s| bytes(s).0 == bytes(s).1);
+    assert!(bytes(&sample).0 >= 2 * BLOCKS * BLOCK);
+}
+
+#[test]
+fn buffered_writes_belong_to_no_kernel_thread() {
+    let Some(file) = file() else { return };
+    let _alone = ALONE.lock();
+    for btf in [true, false] {
+        let mut live = Live::start(settings(btf), Path::new("/")).expect("the source starts");
+        let of = format!("of={}", file.0.with_extension("buffered").display());
+        run(&["dd", "if=/dev/zero", &of, "bs=1M", "count=8"]);
+        run(&["sync"]);
+        let written = |s: &Sample| -> u64 {
+            let owners = s.owners.iter().flatten().filter(|o| matches!(o.owner, Owner::Writeback { .. }));
+            owners.flat_map(|o| &o.io).filter(|io| io.operation == Operation::Write).map(|io| io.bytes).sum()
+        };
+        let sample = until(&mut live, "writeback of 8 MiB", |s| written(s) >= 8 << 20);
+        for owner in sample.owners.iter().flatten() {
+            if let Owner::Task { comm, .. } = &owner.owner {
+                assert!(!comm.starts_with("kworker") && !comm.starts_with("jbd2"), "{owner:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_is_off_leaves_no_number_behind() {
+    let Some(file) = file() else { return };
+    let _alone = ALONE.lock();
+    let settings = Settings { disabled: vec!["block_complete".to_owned()], ..settings(true) };
+    let mut live = Live::start(settings, Path::new("/")).expect("the source starts");
+    file.read();
+    let sample = live.sample().expect("a sample");
+    assert_eq!((sample.block, sample.owners), (None, None));
+    let probe = sample.probes.iter().find(|p| p.name == "block_complete").expect("it is in the table");
+    assert_eq!(probe.state, ProbeState::Off);
+    assert!(probe.reason.as_ref().is_some_and(|r| r.contains("disabled")));
+}
+
+#[test]
+fn a_full_ring_loses_events_and_counts_every_one() {
+    let Some(file) = file() else { return };
+    let _alone = ALONE.lock();
+    // 1 us: every request is slow. A page holds 20 records.
+    let settings = Settings { slow_io_ns: 1, ring_bytes: 4096, ..settings(true) };
+    let mut live = Live::start(settings, Path::new("/")).expect("the source starts");
+    file.read();
+    let mut events = 0;
+    let sample = until(&mut live, "events + lost = requests", |_| true);
+    let lost = |s: &Sample| {
+        s.dropped.iter().find(|d| d.source == "ring" && d.reason == "ring_full").map_or(0, |d| d.count)
+    };
+    assert!(lost(&sample) >= BLOCKS - 20, "{:?}", sample.dropped);
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let seen = live.events().expect("events");
+        events += seen.iter().filter(|e| matches!(e.what, What::SlowIo { .. })).count() as u64;
+        let sample = live.sample().expect("a sample");
+        let timed: u64 = sample
+            .block
+            .iter()
+            .flatten()
+            .flat_map(|d| &d.operations)
+            .filter_map(|o| Some(o.device.as_ref()?.count()))
+            .sum();
+        if events + lost(&sample) == timed {
+            break;
+        }
+        assert!(Instant::now() < end, "{events} events + {} lost is not {timed} requests", lost(&sample));
+    }
+}
+
+#[test]
+fn readings_go_on_without_any_capability() {
+    let Some(file) = file() else { return };
+    let _alone = ALONE.lock();
+    let mut live = Live::start(settings(true), Path::new("/")).expect("the source starts");
+    file.read();
+    let (before, after) = std::thread::spawn(move || {
+        let none = rustix::thread::CapabilitySets {
+            effective: rustix::thread::CapabilitySet::empty(),
+            permitted: rustix::thread::CapabilitySet::empty(),
+            inheritable: rustix::thread::CapabilitySet::empty(),
+        };
+        rustix::thread::set_capabilities(None, none).expect("this thread gives up its capabilities");
+        let before = of_comm(&live.sample().expect("a sample"), "dd", Operation::Read).0;
+        file.read();
+        let after = live.sample().expect("a sample");
+        live.events().expect("events");
+        (before, of_comm(&after, "dd", Operation::Read).0)
+    })
+    .join()
+    .expect("no panic");
+    assert_eq!(after - before, BLOCKS);
+}
+
+#[test]
+fn every_probe_is_on_or_says_why_not() {
+    let probes = try_probes(Path::new("/"), &Settings::default()).expect("trying is never refused");
+    assert_eq!(probes.len(), glake::events::ebpf::TABLE.len());
+    for probe in &probes {
+        assert!(probe.state == ProbeState::On || probe.reason.is_some(), "{probe:?}");
+    }
+    if !has_object() {
+        assert!(probes.iter().all(|p| p.remedy.as_deref().is_some_and(|r| r.contains("cargo xtask run"))));
+    }
+}
