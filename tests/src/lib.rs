@@ -2,3 +2,5 @@
 
 pub mod binary;
 pub mod conformance;
+pub mod pty;
+pub mod readings;

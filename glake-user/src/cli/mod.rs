@@ -4,22 +4,28 @@
 //! `pub fn run(args: Args) -> Result<u8>`; then its `mod` line, its variant of [`Command`] and its arm in
 //! [`Command::run`]. A test asks every command for an example.
 
+mod client;
 mod completions;
 mod config;
+mod doctor;
 mod events;
 mod explain_oom;
+mod local;
 mod man;
 pub mod out;
 mod play;
+mod record;
 mod recorder;
 mod reference;
 mod replay_alloc;
 mod run;
 mod screen;
+mod stop;
 mod uvm;
 mod values;
 pub(crate) mod version;
 pub mod view;
+mod watch;
 mod who;
 
 use crate::error::{Error, Result};
@@ -62,6 +68,9 @@ enum Command {
     #[command(alias = "faults")]
     Uvm(uvm::Args),
     Who(who::Args),
+    Doctor(doctor::Args),
+    Watch(watch::Args),
+    Record(record::Args),
     Play(play::Args),
     #[command(alias = "simulate")]
     ReplayAlloc(replay_alloc::Args),
@@ -84,6 +93,9 @@ impl Command {
             Command::Config(args) => config::run(args),
             Command::Uvm(args) => uvm::run(args),
             Command::Who(args) => who::run(args),
+            Command::Doctor(args) => doctor::run(args),
+            Command::Watch(args) => watch::run(args),
+            Command::Record(args) => record::run(args),
             Command::Play(args) => play::run(args),
             Command::ReplayAlloc(args) => replay_alloc::run(args),
             Command::ExplainOom(args) => explain_oom::run(args),
@@ -165,6 +177,16 @@ mod tests {
             for arg in sub.get_arguments() {
                 assert!(arg.get_help().is_some(), "{} {} has no help", sub.get_name(), arg.get_id());
             }
+        }
+    }
+
+    #[test]
+    fn every_command_has_its_section_in_the_documentation() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for sub in command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let name = sub.get_name();
+            assert!(page.contains(&format!("## glake {name}")), "docs/cli.md has no section `## glake {name}`");
         }
     }
 

@@ -202,6 +202,7 @@ impl Pace {
 fn on_screen<R: Read + Send + 'static>(played: Played<R>, file: &Path, speed: Option<f64>) -> Feed {
     let (updates, to_screen) = channel();
     let (requests, from_screen) = channel();
+    super::stop::watch(updates.clone());
     let speed_text = speed.map_or_else(|| "max".into(), |n| format!("{n}x"));
     let source = format!("{} {speed_text}", file.file_name().unwrap_or(file.as_os_str()).to_string_lossy());
     std::thread::spawn(move || {
@@ -210,7 +211,7 @@ fn on_screen<R: Read + Send + 'static>(played: Played<R>, file: &Path, speed: Op
             let _ = updates.send(Update::Failed(error));
         }
     });
-    Feed { source, updates: to_screen, requests }
+    Feed { source, updates: to_screen, requests, thread: None }
 }
 
 fn play_into<R: Read>(

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::telemetry::state::State;
 use crossterm::event::{self, Event};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use ui::{Act, Link, Ui};
 
@@ -51,6 +52,19 @@ pub(super) struct Feed {
     pub(super) source: String,
     pub(super) updates: Receiver<Update>,
     pub(super) requests: Sender<Request>,
+    /// To wait for, where something must be closed in order.
+    pub(super) thread: Option<JoinHandle<()>>,
+}
+
+impl Feed {
+    /// Tells the source that the screen is gone, and waits until it has closed what it holds.
+    pub(super) fn close(self) {
+        drop((self.requests, self.updates));
+        if let Some(thread) = self.thread {
+            // A panic there has told about itself already.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Shows the screen until somebody quits. Answers the queries that were exported.

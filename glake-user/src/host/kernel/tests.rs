@@ -131,6 +131,12 @@ fn the_cgroup_version_is_told() {
 fn wsl_and_containers_get_a_sentence() {
     let wsl = tree(&[("proc/version", "Linux version 5.15.1-microsoft-standard-WSL2")]);
     assert!(surroundings(wsl.path())[0].starts_with("WSL2"));
-    assert!(surroundings(tree(&[(".dockerenv", "")]).path())[0].starts_with("inside a container"));
+    assert!(surroundings(tree(&[(".dockerenv", "")]).path())[0].contains("in a container"));
+    let own = tree(&[("proc/self/ns/x", "")]);
+    std::os::unix::fs::symlink("pid:[4026532000]", own.path().join("proc/self/ns/pid")).unwrap();
+    assert!(surroundings(own.path())[0].contains("hostPID"));
+    let hosts = tree(&[(".dockerenv", ""), ("proc/self/ns/x", "")]);
+    std::os::unix::fs::symlink("pid:[4026531836]", hosts.path().join("proc/self/ns/pid")).unwrap();
+    assert_eq!(surroundings(hosts.path()), [""; 0], "a container with the host's processes misses nothing");
     assert_eq!(surroundings(tree(&[]).path()), [""; 0]);
 }
