@@ -2,7 +2,7 @@
 //! `cargo xtask check` enforces it.
 //!
 //! `cli, agent -> {copy, place, diagnose, telemetry, stitch} -> {gpu, nvme, events, host} -> sys -> kernel`;
-//! [`error`], [`units`] and [`clock`] may be used by all.
+//! [`error`], [`units`], [`clock`] and [`pci`] (spellings of addresses) may be used by all.
 
 pub mod agent;
 pub mod cli;
@@ -12,6 +12,7 @@ pub mod error;
 pub mod events;
 pub mod gpu;
 pub mod host;
+pub mod pci;
 #[cfg(feature = "standin")]
 pub mod standin;
 pub mod stitch;

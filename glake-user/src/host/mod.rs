@@ -4,6 +4,6 @@ pub mod gpus;
 pub mod holders;
 pub mod inventory;
 pub mod kernel;
-pub mod pci;
+pub use crate::pci;
 pub mod process;
 pub mod workload;

@@ -20,9 +20,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("telemetry", &["gpu", "nvme", "events", "host", "sys"]),
     ("copy", &["gpu", "nvme", "events", "host", "sys"]),
     ("stitch", &["gpu", "events", "host", "sys"]),
-    // These two decide, from topology and plain numbers.
+    // These two decide, from topology, plain numbers and records of events.
     ("place", &["host"]),
-    ("diagnose", &["host"]),
+    ("diagnose", &["events", "host"]),
     (
         "agent",
         &[
@@ -59,7 +59,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Open to all; they look at each other only.
-const FREE: &[&str] = &["error", "units", "clock"];
+const FREE: &[&str] = &["error", "units", "clock", "pci"];
 
 /// Arrows that point back.
 pub fn findings(source: &Source) -> Vec<Finding> {

@@ -122,8 +122,11 @@ pub(crate) fn aer(counts: &[Count]) -> Vec<AerDevice> {
 
 /// Faults whose trace point names the device.
 pub(crate) fn iommu_faults(counts: &[Count]) -> Vec<IommuFaults> {
-    let device =
-        |c: &Count| IommuFaults { pci: Some(c.name.clone()), source: "tracepoint".to_owned(), count: c.counts[0] };
+    let device = |c: &Count| IommuFaults {
+        pci: Some(c.name.clone()),
+        source: "tracepoint".to_owned(),
+        count: c.counts[0],
+    };
     of(counts, family::IOMMU_FAULT).map(device).collect()
 }
 
@@ -146,7 +149,8 @@ pub(crate) fn xid(counts: &[Count], now: Stamp) -> Vec<XidCount> {
 /// The dmar lines of /proc/interrupts: fault interrupts since boot, all CPUs together. `None`: there are none.
 pub(crate) fn dmar_interrupts(text: &str) -> Option<u64> {
     let lines = text.lines().filter(|l| l.split_whitespace().last().is_some_and(is_dmar));
-    let counts = lines.map(|l| l.split_whitespace().skip(1).map_while(|w| w.parse::<u64>().ok()).sum::<u64>());
+    let counts =
+        lines.map(|l| l.split_whitespace().skip(1).map_while(|w| w.parse::<u64>().ok()).sum::<u64>());
     counts.reduce(|a, b| a + b)
 }
 

@@ -303,8 +303,8 @@ impl Live {
         if let Some(hosts) = &self.hosts {
             let counts = hosts.counts();
             sample.iommu = (is_on("iommu_map") || is_on("iommu_unmap")).then(|| hosts.iommu());
-            sample.dma =
-                (is_on("dma_map") || is_on("dma_map_sg")).then(|| hosts::dma(&counts, is_on("dma_map_sg_err")));
+            sample.dma = (is_on("dma_map") || is_on("dma_map_sg"))
+                .then(|| hosts::dma(&counts, is_on("dma_map_sg_err")));
             sample.swiotlb = is_on("swiotlb").then(|| hosts::swiotlb(&counts));
             sample.aer = is_on("aer").then(|| hosts::aer(&counts));
             sample.iommu_faults = self.faults(&counts, &is_on);
@@ -319,9 +319,9 @@ impl Live {
     /// Faults by every way that exists here. On Intel only the fault interrupt can be counted: exactly with the kprobe, else
     /// from /proc/interrupts, which is a lower bound, since one interrupt may report several.
     fn faults(&self, counts: &[hosts::Count], is_on: &dyn Fn(&str) -> bool) -> Option<Vec<IommuFaults>> {
-        let interrupts = self.dmar_before.and_then(|before| {
-            Some(dmar_interrupts(&read_interrupts(&self.root))?.saturating_sub(before))
-        });
+        let interrupts = self
+            .dmar_before
+            .and_then(|before| Some(dmar_interrupts(&read_interrupts(&self.root))?.saturating_sub(before)));
         let mut faults = if is_on("iommu_fault") { hosts::iommu_faults(counts) } else { Vec::new() };
         let handlers = is_on("dmar_fault") || is_on("viommu_fault");
         if handlers {

@@ -3,7 +3,7 @@
 //! Spellings read from the driver's sources, branch 580: `kernel_rc.c` (Xid, GPU UUID), `osinit.c` and `osapi.c`
 //! (fallen off the bus), `common_nvswitch.h` (SXid); older ones from public logs.
 
-use crate::host::pci;
+use crate::pci;
 use serde::{Deserialize, Serialize};
 
 /// An Xid or SXid line.
