@@ -105,8 +105,8 @@ impl Depot {
         let mut pieces = pieces.into_iter();
         while let Some((handle, size)) = pieces.next() {
             if let Err(e) = driver.release(handle) {
-                // The handle's state is unknown: it is not used again, and stays counted.
-                self.keep(pieces);
+                // Refused, so nothing happened: it is still held.
+                self.keep(std::iter::once((handle, size)).chain(pieces));
                 return Err(e);
             }
             self.reserved.fetch_sub(size, Ordering::Relaxed);

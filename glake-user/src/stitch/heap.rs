@@ -161,7 +161,7 @@ impl Heap {
         let lane = self.lanes.get(stream)?;
         {
             let mut lane = lock(lane);
-            if lane.any_waiting() {
+            if lane.is_due() {
                 self.poll(&mut lane)?;
             }
             if let Some(ptr) = lane.take(space, rounded, size) {

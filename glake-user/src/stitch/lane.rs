@@ -76,6 +76,7 @@ pub(crate) struct Lane {
     pub(crate) epochs: Epochs,
     pub(crate) zombies: VecDeque<Zombie>,
     waiting: Vec<Waiting>,
+    ticks: u32,
     /// Streams recorded on blocks that are handed out.
     shared: HashMap<u64, Vec<Stream>>,
     pub(crate) tally: Tally,
@@ -92,6 +93,7 @@ impl Lane {
             epochs: Epochs::new(),
             zombies: VecDeque::new(),
             waiting: Vec::new(),
+            ticks: 0,
             shared: HashMap::new(),
             tally: Tally::default(),
             low_end,
@@ -214,6 +216,13 @@ impl Lane {
 
     pub(crate) fn any_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// True now and then while blocks wait for other streams: asking the driver at every allocation would cost more than
+    /// the allocation.
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.ticks = self.ticks.wrapping_add(1);
+        self.ticks.is_multiple_of(16) && self.any_waiting()
     }
 
     /// Waits for the oldest shared block. False when there is none or it did not come in time.

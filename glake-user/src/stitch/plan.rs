@@ -224,3 +224,140 @@ fn finish(view: &View, spot: Spot, parts: Vec<Part>, mapped: u64) -> Plan {
     }
     Plan { spot, parts, at, mapped, now_ns, later_ns }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    const G: u64 = 2 << 20;
+
+    fn view(size: u64) -> View {
+        View {
+            size,
+            space: 1,
+            spots: vec![Spot { free: (0, 0), gap: (1 << 40, 1 << 40), nodes: (0, 0) }],
+            offers: Vec::new(),
+            headroom: 1 << 40,
+            slack: 0,
+            granule: G,
+            handle_bytes: 8 * G,
+            costs: Costs::H200,
+        }
+    }
+
+    fn homed(handle: u64, size: u64, range: u64, range_size: u64) -> Offer {
+        let home = Home { space: 1, address: range, range, range_size, node: 0 };
+        Offer { handle: Handle(handle), size, home: Some(home) }
+    }
+
+    fn idle(handle: u64, size: u64) -> Offer {
+        Offer { handle: Handle(handle), size, home: None }
+    }
+
+    #[test]
+    fn the_range_that_lacks_least_is_extended() {
+        let mut v = view(10 * G);
+        v.spots.push(Spot { free: (100 * G, 4 * G), gap: (104 * G, 100 * G), nodes: (1, 2) });
+        v.spots.push(Spot { free: (400 * G, 9 * G), gap: (409 * G, 100 * G), nodes: (3, 4) });
+        let plan = plan(&v).unwrap();
+        assert_eq!((plan.at, plan.mapped), (409 * G, G));
+    }
+
+    #[test]
+    fn a_gap_below_a_range_is_filled_from_its_upper_end() {
+        let mut v = view(10 * G);
+        v.spots = vec![Spot { free: (400 * G, 9 * G), gap: (300 * G, 100 * G), nodes: (3, 4) }];
+        let plan = plan(&v).unwrap();
+        assert_eq!((plan.at, plan.mapped), (399 * G, G));
+    }
+
+    #[test]
+    fn idle_memory_comes_before_remapping_and_remapping_before_growth() {
+        let mut v = view(3 * G);
+        v.offers = vec![homed(1, G, 50 * G, 9 * G), idle(2, G)];
+        let plan = plan(&v).unwrap();
+        let taken = |h| plan.parts.iter().any(|p| matches!(p, Part::Take(o) if o.handle == Handle(h)));
+        assert!(taken(1) && taken(2));
+        assert_eq!(plan.parts.iter().filter(|p| matches!(p, Part::New(_))).count(), 1);
+    }
+
+    #[test]
+    fn within_the_slack_new_memory_is_preferred() {
+        let mut v = view(G);
+        v.offers = vec![homed(1, G, 50 * G, 9 * G)];
+        v.slack = G;
+        assert_eq!(plan(&v).unwrap().parts, vec![Part::New(G)]);
+    }
+
+    #[test]
+    fn the_smallest_free_ranges_give_first() {
+        let mut v = view(G);
+        v.offers = vec![homed(1, G, 50 * G, 9 * G), homed(2, G, 90 * G, 2 * G)];
+        let parts = plan(&v).unwrap().parts;
+        assert!(matches!(parts[..], [Part::Take(o)] if o.handle == Handle(2)));
+    }
+
+    #[test]
+    fn too_little_memory_says_how_much_is_missing() {
+        let mut v = view(5 * G);
+        v.headroom = G;
+        v.offers = vec![idle(1, G)];
+        assert_eq!(plan(&v), Err(Shortage::Memory(3 * G)));
+    }
+
+    #[test]
+    fn no_gap_means_that_address_space_is_needed() {
+        let mut v = view(5 * G);
+        v.spots.clear();
+        assert_eq!(plan(&v), Err(Shortage::Space));
+    }
+
+    fn offers() -> impl Strategy<Value = Vec<Offer>> {
+        prop::collection::vec((1..9_u64, 0..6_u64, any::<bool>()), 0..40).prop_map(|all| {
+            let one = |(i, (size, range, is_idle)): (usize, (u64, u64, bool))| {
+                let i = i as u64;
+                match is_idle {
+                    true => idle(i, size * G),
+                    false => homed(i, size * G, range * 1000 * G, (range + 1) * 8 * G),
+                }
+            };
+            all.into_iter().enumerate().map(one).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_plan_is_large_enough_and_breaks_no_rule(
+            size in 1..60 * G / 512, offers in offers(), headroom in 0..50_u64, slack in 0..10_u64,
+            free in 0..6_u64, room in 1..80_u64,
+        ) {
+            let mut v = view(size * 512);
+            v.offers = offers;
+            v.headroom = headroom * G;
+            v.slack = slack * G;
+            v.spots.push(Spot { free: (free * 1000 * G, 8 * G), gap: (free * 1000 * G + 8 * G, room * G), nodes: (0, 0) });
+            if let Ok(plan) = plan(&v) {
+                let sum: u64 = plan.parts.iter().map(Part::size).sum();
+                prop_assert_eq!(sum, plan.mapped);
+                prop_assert!(plan.spot.free.1 + plan.mapped >= v.size);
+                prop_assert!(plan.at >= plan.spot.gap.0 && plan.at + plan.mapped <= plan.spot.gap.0 + plan.spot.gap.1);
+                let mut seen = HashSet::new();
+                let mut new = 0;
+                for part in &plan.parts {
+                    match part {
+                        Part::New(bytes) => new += bytes,
+                        Part::Take(offer) => {
+                            prop_assert!(seen.insert(offer.handle), "a handle is taken twice");
+                            let own = plan.spot.free.1 > 0
+                                && offer.home.is_some_and(|h| h.range == plan.spot.free.0);
+                            prop_assert!(!own, "memory of the range that is extended is taken");
+                        }
+                    }
+                }
+                prop_assert!(new <= v.headroom);
+            }
+        }
+    }
+}

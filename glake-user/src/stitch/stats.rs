@@ -46,6 +46,8 @@ pub struct Stats {
     pub remapped_bytes: u64,
     /// Address space that is mapped twice and waits to be unmapped.
     pub zombie_bytes: u64,
+    /// Address space given up after failed driver calls, with the memory that may still be mapped there.
+    pub lost_bytes: u64,
     /// Driver calls made while an allocation or free waited, by [`Call`].
     pub foreground: [CallCount; Call::ALL.len()],
     /// Driver calls made by the reclaimer, by [`Call`].
@@ -155,6 +157,7 @@ fn add_lane(stats: &mut Stats, lane: &Lane) {
     stats.active.peak += t.active_peak;
     stats.remapped_bytes += t.remapped;
     stats.zombie_bytes += t.zombie;
+    stats.lost_bytes += t.lost;
     for space in &lane.spaces {
         stats.free += space.free_bytes;
         stats.largest_free = stats.largest_free.max(space.free.largest(&space.nodes));

@@ -1,0 +1,161 @@
+//! The hot path: allocate + free where nothing needs the driver.
+
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, ensure};
+use glake::gpu::Stream;
+use glake::stitch::{Heap, Options};
+use glake_tests::conformance::heap::Random;
+
+use super::{device, percentile};
+
+/// How to measure.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// `host` or `cuda:N`.
+    #[arg(long, default_value = "host")]
+    device: String,
+    /// Numbers of threads; each has a stream of its own.
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    threads: Vec<usize>,
+    /// Pairs for each thread.
+    #[arg(long, default_value_t = 1_000_000)]
+    pairs: usize,
+}
+
+/// Blocks alive while measuring, so that lists and tables have their usual length.
+const BLOCKS: usize = 400;
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    println!("{:>7} {:>10} {:>10} {:>10} {:>14}", "threads", "median ns", "p99 ns", "p99.9 ns", "pairs/s");
+    for &threads in &args.threads {
+        let device = device(&args.device)?;
+        let heap = Arc::new(Heap::new(Arc::clone(&device), Options::default())?);
+        let barrier = Arc::new(Barrier::new(threads));
+        let streams: Vec<Stream> = (0..threads).map(|_| device.create_stream()).collect::<Result<_, _>>()?;
+        let workers: Vec<_> = streams
+            .iter()
+            .enumerate()
+            .map(|(i, stream)| {
+                let (heap, barrier, stream, pairs) = (Arc::clone(&heap), Arc::clone(&barrier), *stream, args.pairs);
+                std::thread::spawn(move || worker(&heap, &barrier, stream, i as u64, pairs))
+            })
+            .collect();
+        let mut all = Vec::new();
+        let mut rate = 0.0;
+        for worker in workers {
+            let (times, seconds) = worker.join().map_err(|_| anyhow!("a worker panicked"))??;
+            rate += times.len() as f64 / seconds;
+            all.extend(times);
+        }
+        all.sort_by(f64::total_cmp);
+        println!(
+            "{threads:>7} {:>10.0} {:>10.0} {:>10.0} {rate:>14.0}",
+            percentile(&all, 0.5),
+            percentile(&all, 0.99),
+            percentile(&all, 0.999),
+        );
+    }
+    Ok(())
+}
+
+/// Times of single pairs, the cost of reading the clock taken off; and the seconds of a run without the clock.
+fn worker(
+    heap: &Heap,
+    barrier: &Barrier,
+    stream: Stream,
+    seed: u64,
+    pairs: usize,
+) -> Result<(Vec<f64>, f64)> {
+    let mut random = Random(seed + 77);
+    let mut live = Vec::new();
+    let size = |random: &mut Random| if random.below(3) == 0 { 1 << 20 } else { 512 } * (1 + random.below(32));
+    for _ in 0..BLOCKS {
+        live.push(heap.allocate(size(&mut random), stream)?.ptr);
+    }
+    // Every second block is freed: free ranges of many sizes.
+    for ptr in live.iter().step_by(2) {
+        heap.free(*ptr, stream)?;
+    }
+    let sizes: Vec<u64> = (0..4096).map(|_| size(&mut random)).collect();
+    for size in &sizes {
+        heap.free(heap.allocate(*size, stream)?.ptr, stream)?;
+    }
+    let calls = heap.stats().foreground_total().calls;
+    barrier.wait();
+    let clock = clock_ns();
+    let mut times = Vec::with_capacity(pairs);
+    for i in 0..pairs {
+        let start = Instant::now();
+        let block = heap.allocate(sizes[i % sizes.len()], stream)?;
+        heap.free(block.ptr, stream)?;
+        times.push((start.elapsed().as_nanos() as f64 - clock).max(0.0));
+    }
+    barrier.wait();
+    let start = Instant::now();
+    for i in 0..pairs {
+        let block = heap.allocate(sizes[i % sizes.len()], stream)?;
+        heap.free(block.ptr, stream)?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    barrier.wait();
+    let records = glake::gpu::Call::Record as usize;
+    let stats = heap.stats();
+    let others = stats.foreground_total().calls - stats.foreground[records].calls;
+    ensure!(others <= calls, "the hot path made {} driver calls", others - calls);
+    Ok((times, seconds))
+}
+
+/// What reading the clock twice costs, the median of many.
+fn clock_ns() -> f64 {
+    let mut times: Vec<f64> = (0..10_001)
+        .map(|_| {
+            let start = Instant::now();
+            start.elapsed().as_nanos() as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    percentile(&times, 0.5)
+}
+
+/// Random operations over four streams; the books are checked at the end.
+pub(crate) fn soak(operations: u64) -> Result<()> {
+    let device = device("host")?;
+    let options = Options { max_bytes: Some(8 << 30), ..Options::default() };
+    let heap = Heap::new(Arc::clone(&device), options)?;
+    let streams: Vec<Stream> = (0..4).map(|_| device.create_stream()).collect::<Result<_, _>>()?;
+    let mut random = Random(4242);
+    let mut live: Vec<(u64, Stream)> = Vec::new();
+    let start = Instant::now();
+    for turn in 0..operations {
+        if live.len() < 500 && random.below(2) == 0 {
+            let stream = streams[random.below(4) as usize];
+            let size = 1 << random.below(27);
+            match heap.allocate(size + random.below(size), stream) {
+                Ok(block) => live.push((block.ptr, stream)),
+                Err(e) if e.kind() == glake::error::Kind::Exhausted => {}
+                Err(e) => return Err(e.into()),
+            }
+        } else if !live.is_empty() {
+            let (ptr, stream) = live.swap_remove(random.below(live.len() as u64) as usize);
+            heap.free(ptr, stream)?;
+        }
+        if turn % 4096 == 0 {
+            heap.reclaim(1_000_000)?;
+        }
+    }
+    heap.verify().map_err(|e| anyhow!("after {operations} operations: {e}"))?;
+    for (ptr, stream) in live {
+        heap.free(ptr, stream)?;
+    }
+    let stats = heap.stats();
+    println!(
+        "{operations} operations in {:.1} s, {} blocks made, {} remapped, {} refused; books in order",
+        start.elapsed().as_secs_f64(),
+        stats.blocks.allocated,
+        glake::units::bytes(stats.remapped_bytes),
+        stats.ooms,
+    );
+    Ok(heap.close()?)
+}
