@@ -38,8 +38,17 @@ fn file() -> Option<File> {
     // Not /tmp, which may be in memory.
     let dir = tempfile::tempdir_in("/var/tmp").ok()?;
     let path = dir.path().join("blocks");
-    run(&["dd", "if=/dev/zero", &format!("of={}", path.display()), "bs=4k", "count=256", "oflag=direct", "conv=fsync"]);
-    let probe = Command::new("dd").args([&format!("if={}", path.display()), "of=/dev/null", "iflag=direct"]).output();
+    run(&[
+        "dd",
+        "if=/dev/zero",
+        &format!("of={}", path.display()),
+        "bs=4k",
+        "count=256",
+        "oflag=direct",
+        "conv=fsync",
+    ]);
+    let probe =
+        Command::new("dd").args([&format!("if={}", path.display()), "of=/dev/null", "iflag=direct"]).output();
     if !probe.is_ok_and(|o| o.status.success()) {
         eprintln!("skipped: /var/tmp has no direct I/O");
         return None;
@@ -103,7 +112,12 @@ fn direct_io_is_counted_exactly(btf: bool) {
     let (writes, bytes, _) = of_comm(&sample, "dd", Operation::Write);
     assert_eq!((writes, bytes), (BLOCKS, BLOCKS * BLOCK));
     let disk = &sample.block.as_ref().expect("blocks are told")[..];
-    let reads: u64 = disk.iter().flat_map(|d| &d.operations).filter(|o| o.operation == Operation::Read).map(|o| o.bytes).sum();
+    let reads: u64 = disk
+        .iter()
+        .flat_map(|d| &d.operations)
+        .filter(|o| o.operation == Operation::Read)
+        .map(|o| o.bytes)
+        .sum();
     assert!(reads >= BLOCKS * BLOCK);
 }
 

@@ -186,7 +186,10 @@ mod tests {
         let page = std::fs::read_to_string(page).unwrap();
         for sub in command().get_subcommands().filter(|c| !c.is_hide_set()) {
             let name = sub.get_name();
-            assert!(page.contains(&format!("## glake {name}")), "docs/cli.md has no section `## glake {name}`");
+            assert!(
+                page.contains(&format!("## glake {name}")),
+                "docs/cli.md has no section `## glake {name}`"
+            );
         }
     }
 
