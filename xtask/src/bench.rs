@@ -1,6 +1,6 @@
 //! `cargo xtask bench NAME`: builds for release, runs the benchmark, and keeps what it printed with where it ran.
 //!
-//! A benchmark is a program `bench-NAME` of the package `glake-tests` (`tests/src/bin/bench-NAME.rs`). It prints its
+//! A benchmark is a program `bench_NAME` of the package `glake-tests` (`tests/src/bin/bench_NAME.rs`). It prints its
 //! results on stdout and finds what it measures in `GLAKE_BIN`, and Debian's libbpf-tools in `GLAKE_LIBBPF_TOOLS`.
 //! `docs/benchmarks.md` is written by hand from such runs.
 use std::{
@@ -37,7 +37,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
     };
     ensure!(known.contains(name), "there is no benchmark {name:?}; there are: {}", known.join(", "));
     let glake = build::glake(tree, Profile::Release)?;
-    let program = format!("bench-{name}");
+    let program = format!("bench_{name}");
     let mut build = build::cargo(tree, Some(&build::ebpf_object(tree)?));
     cmd::run(build.args(["build", "--quiet", "--release", "--package", "glake-tests", "--bin", &program]))?;
     let mut bench = Command::new(tree.target.join("release").join(&program));
@@ -61,7 +61,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<()> {
 
 fn names(tree: &Tree) -> Result<Vec<String>> {
     let bins = build::targets(&build::metadata(tree, &["--no-deps"])?, "glake-tests", "bin");
-    Ok(bins.iter().filter_map(|name| name.strip_prefix("bench-").map(str::to_owned)).collect())
+    Ok(bins.iter().filter_map(|name| name.strip_prefix("bench_").map(str::to_owned)).collect())
 }
 
 /// Where a result comes from: without it a figure says nothing.
