@@ -7,6 +7,7 @@ mod counts;
 mod lab;
 mod odd;
 mod readings;
+mod uvm_tools;
 
 use libtest_mimic::Arguments;
 
@@ -16,6 +17,7 @@ fn main() {
     if kernels.is_empty() {
         eprintln!("skipped: guests are booted by `cargo xtask test --stage lab`");
     }
-    let tests = kernels.iter().flat_map(|k| [counts::tests(k), classic::tests(k), odd::tests(k)]).flatten();
+    let suites = |k| [counts::tests(k), classic::tests(k), odd::tests(k), uvm_tools::tests(k)];
+    let tests = kernels.iter().flat_map(suites).flatten();
     libtest_mimic::run(&arguments, tests.collect()).exit();
 }

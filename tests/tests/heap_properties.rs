@@ -17,16 +17,33 @@ const CAPACITY: u64 = 24 * MIB;
 
 #[derive(Debug, Clone)]
 enum Op {
-    Allocate { size: u64, stream: usize },
-    Free { which: usize },
+    Allocate {
+        size: u64,
+        stream: usize,
+    },
+    Free {
+        which: usize,
+    },
     /// Freed on a stream that is not its own.
-    FreeElsewhere { which: usize, stream: usize },
-    Share { which: usize, stream: usize },
-    Advance { ns: u64 },
+    FreeElsewhere {
+        which: usize,
+        stream: usize,
+    },
+    Share {
+        which: usize,
+        stream: usize,
+    },
+    Advance {
+        ns: u64,
+    },
     Reclaim,
     Trim,
     Defragment,
-    Fail { call: usize, after: u64, times: u64 },
+    Fail {
+        call: usize,
+        after: u64,
+        times: u64,
+    },
     Heal,
 }
 

@@ -9,6 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::events::{
     ebpf,
     sample::{Probe, ProbeState},
+    uvm::coverage::{Answer, one_process},
 };
 use crate::host::inventory::Inventory;
 use crate::host::kernel::{self, Fact};
@@ -90,7 +91,39 @@ fn examine(root: &Path) -> Result<Report> {
     let facts = kernel::facts(root);
     let probes =
         if ebpf::has_object() { ebpf::try_probes(root, &ebpf::Settings::default())? } else { Vec::new() };
-    Ok(report(Inventory::read(root), kernel::surroundings(root), facts, probes, begun.elapsed()))
+    let mut report =
+        report(Inventory::read(root), kernel::surroundings(root), facts, probes, begun.elapsed());
+    report.coverage.extend(uvm_rows(root));
+    Ok(report)
+}
+
+/// Page faults of managed memory have no probe of the agent: one process at a time, by `glake uvm`.
+fn uvm_rows(root: &Path) -> [Row; 2] {
+    let loaded = root.join("sys/module/nvidia_uvm").exists();
+    let (state, how, why) = match one_process(root) {
+        Answer::Yes(how) => (Watched::Yes, vec![how], Vec::new()),
+        Answer::No { reason, remedy } => (
+            if loaded { Watched::No } else { Watched::Off },
+            Vec::new(),
+            vec![format!("{reason} -> {remedy}")],
+        ),
+        Answer::CannotTell(error) => (Watched::No, Vec::new(), vec![format!("cannot tell: {error}")]),
+    };
+    let row = |family: &str, title: &str, state, how, why| Row {
+        family: family.to_owned(),
+        title: title.to_owned(),
+        state,
+        how,
+        why,
+    };
+    let all = vec![
+        "this GLake has no probes on nvidia_uvm -> one process at a time: glake uvm --pid PID".to_owned(),
+    ];
+    let all_state = if loaded { Watched::No } else { Watched::Off };
+    [
+        row("uvm_process", "UVM page faults, one process", state, how, why),
+        row("uvm", "UVM page faults, all processes", all_state, Vec::new(), all),
+    ]
 }
 
 fn report(

@@ -147,7 +147,13 @@ pub(super) fn blind_words(blind: &Blind) -> String {
             )
         }
         (Some(late), false) => format!("attached at most {} after it opened UVM", ns(late)),
-        (None, _) => "UVM was open already: what happened before is not counted".to_owned(),
+        (None, true) => {
+            format!(
+                "not watched: its first {}; for how long UVM was open then is not known",
+                ns(blind.before)
+            )
+        }
+        (None, false) => "UVM was open already: what happened before is not counted".to_owned(),
     }
 }
 
@@ -213,7 +219,7 @@ fn faults(out: &mut String, r: &Report) -> std::fmt::Result {
         let per = t.gpu_total().checked_div(t.batches()).unwrap_or(0);
         writeln!(
             out,
-            " GPU page faults   {:>10}   in {} batches ({per} per batch)   merged duplicates: not told by this source",
+            " GPU page faults   {:>10}   in {} batches ({per} per batch), those the driver merged counted too",
             count(t.gpu_total()),
             count(t.batches()),
         )?;
@@ -258,12 +264,11 @@ fn moves(out: &mut String, r: &Report) -> std::fmt::Result {
     let migrations = count(total.count);
     writeln!(out, " moved             {:>10}{parts}   {migrations} migrations", bytes(total.bytes))?;
     let causes = r.tally.by_cause();
-    for cause in [Cause::OnDemand, Cause::Prefetch, Cause::Eviction, Cause::User, Cause::AccessCounters] {
+    let always = [Cause::OnDemand, Cause::Prefetch, Cause::Eviction];
+    let others = causes.keys().copied().filter(|c| !always.contains(c));
+    for cause in always.into_iter().chain(others) {
         let moved = causes.get(&cause).copied().unwrap_or_default();
-        let always = matches!(cause, Cause::OnDemand | Cause::Prefetch | Cause::Eviction);
-        if moved != Moved::default() || always {
-            writeln!(out, "{}", cause_line(cause, moved, total.bytes))?;
-        }
+        writeln!(out, "{}", cause_line(cause, moved, total.bytes))?;
     }
     Ok(())
 }

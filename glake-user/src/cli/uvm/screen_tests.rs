@@ -72,7 +72,7 @@ fn the_measured_pass_reads_as_it_was() {
         "pid 41873  touch_managed   source: driver event queue V2 (driver 580.159.04)   dropped 0 of 12,751",
         "not watched: its first 212 ms, of which at most 1.40 ms with UVM open",
         " gpu 0  NVIDIA H200  0000:19:00.0  GPU-5c1e",
-        "GPU page faults       12,699   in 51 batches (249 per batch)",
+        "GPU page faults       12,699   in 51 batches (249 per batch), those the driver merged counted too",
         "replays                   49   fatal 0",
         "moved                512 MiB = 256 MiB to the GPU + 256 MiB back   3 migrations",
         "on demand         32.0 MiB    6 %  ##",

@@ -88,6 +88,23 @@ impl Cause {
         }
     }
 
+    /// Between two NUMA nodes of the host the driver writes its internal cause (`uvm_make_resident_cause_t`) without
+    /// translating it: `uvm_tools_record_migration_cpu_to_cpu`, in 550 and 580 alike; seen in the lab.
+    fn of_host(n: u8) -> Cause {
+        match n {
+            0 | 1 => Cause::OnDemand,
+            2 => Cause::AccessCounters,
+            3 => Cause::Prefetch,
+            4 => Cause::Eviction,
+            5..=8 => Cause::User,
+            n => Cause::Other(n),
+        }
+    }
+
+    fn between(source: Processor, target: Processor, n: u8) -> Cause {
+        if source.is_cpu() && target.is_cpu() { Cause::of_host(n) } else { Cause::of(n) }
+    }
+
     /// The word for labels and screens.
     pub fn word(self) -> &'static str {
         match self {
@@ -399,7 +416,7 @@ fn gpu_fault(f: &Fields, gpu: Processor, access: u8) -> Entry {
 fn v1(f: &Fields) -> Result<Entry, Refused> {
     Ok(match f.u8(0) {
         kind::MIGRATION => Entry::Migration {
-            cause: Cause::of(f.u8(1)),
+            cause: Cause::between(f.small(2), f.small(3), f.u8(1)),
             source: f.small(2),
             target: f.small(3),
             source_node: None,
@@ -432,7 +449,7 @@ fn v1(f: &Fields) -> Result<Entry, Refused> {
 fn v2(f: &Fields) -> Result<Entry, Refused> {
     Ok(match f.u8(0) {
         kind::MIGRATION => Entry::Migration {
-            cause: Cause::of(f.u8(1)),
+            cause: Cause::between(f.wide(4), f.wide(6), f.u8(1)),
             source: f.wide(4),
             target: f.wide(6),
             source_node: Some(f.i32(8)),

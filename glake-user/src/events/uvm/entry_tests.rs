@@ -64,6 +64,21 @@ fn a_migration_reads_the_same_from_both_layouts_but_for_the_numa_nodes() {
 }
 
 #[test]
+fn a_move_between_host_nodes_has_the_driver_s_untranslated_cause() {
+    let cause = |n: u8, target: u16| {
+        let bytes = entry(Layout::V2, &[(0, &[2, n]), (6, &target.to_ne_bytes())]);
+        match decode(Layout::V2, true, &bytes) {
+            Ok(Entry::Migration { cause, .. }) => cause,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(cause(6, 0), Cause::User, "UVM_MIGRATE between two nodes, as recorded in the lab");
+    assert_eq!(cause(0, 0), Cause::OnDemand);
+    assert_eq!(cause(6, 1), Cause::Other(6), "to a GPU the cause is translated");
+    assert_eq!(cause(1, 1), Cause::User);
+}
+
+#[test]
 fn a_gpu_fault_has_its_access_kind_and_gpu_where_each_layout_puts_them() {
     let tail: [(usize, &[u8]); 6] = [
         (4, &7u16.to_ne_bytes()),

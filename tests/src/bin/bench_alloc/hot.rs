@@ -38,7 +38,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .iter()
             .enumerate()
             .map(|(i, stream)| {
-                let (heap, barrier, stream, pairs) = (Arc::clone(&heap), Arc::clone(&barrier), *stream, args.pairs);
+                let (heap, barrier, stream, pairs) =
+                    (Arc::clone(&heap), Arc::clone(&barrier), *stream, args.pairs);
                 std::thread::spawn(move || worker(&heap, &barrier, stream, i as u64, pairs))
             })
             .collect();
@@ -70,7 +71,8 @@ fn worker(
 ) -> Result<(Vec<f64>, f64)> {
     let mut random = Random(seed + 77);
     let mut live = Vec::new();
-    let size = |random: &mut Random| if random.below(3) == 0 { 1 << 20 } else { 512 } * (1 + random.below(32));
+    let size =
+        |random: &mut Random| if random.below(3) == 0 { 1 << 20 } else { 512 } * (1 + random.below(32));
     for _ in 0..BLOCKS {
         live.push(heap.allocate(size(&mut random), stream)?.ptr);
     }

@@ -50,18 +50,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let files = if args.files.is_empty() { super::default_traces() } else { args.files.clone() };
     println!(
         "{:<16} {:>5} {:>6} {:>6} {:>6} {:>9} {:>9} {:>7} {:>13} {:>8} {:>8} {:>8} {:>7} {:>7}",
-        "trace", "scale", "ahead", "handle", "slack", "allocated", "reserved", "ratio", "warm-up ms", "late %",
-        "stall ms", "late ms", "calls", "wall ms"
+        "trace",
+        "scale",
+        "ahead",
+        "handle",
+        "slack",
+        "allocated",
+        "reserved",
+        "ratio",
+        "warm-up ms",
+        "late %",
+        "stall ms",
+        "late ms",
+        "calls",
+        "wall ms"
     );
     for file in &files {
         let base = load(file)?;
         for &scale in &args.scale {
             let events = scaled(&base.events, scale);
             let expandable = expandable(&base, &events)?;
-            for (&handle, &slack) in args.handles.iter().flat_map(|h| args.slack.iter().map(move |s| (h, s))) {
+            for (&handle, &slack) in args.handles.iter().flat_map(|h| args.slack.iter().map(move |s| (h, s)))
+            {
                 for &lag_ms in &args.lag {
-                    let options =
-                        Options { handle_bytes: handle << 20, remap_slack_ratio: slack, ..Options::default() };
+                    let options = Options {
+                        handle_bytes: handle << 20,
+                        remap_slack_ratio: slack,
+                        ..Options::default()
+                    };
                     let start = Instant::now();
                     let outcome = one(&args.device, &events, options, lag_ms)?;
                     print(&Row {

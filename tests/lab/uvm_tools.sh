@@ -1,0 +1,47 @@
+# `glake uvm` on the real nvidia-uvm: known CPU faults and migrations, injected events of every type, a queue too small
+# on purpose, a process killed in the middle, and the module gone.
+. /lab/lib.sh
+uvm_load
+
+cat >/tmp/known <<'S'
+sleep 1500
+fault 64 write
+fault 32 read
+migrate 4
+inject 3 500
+inject 4 7
+inject 6 2
+inject 10 3
+inject 11 5
+inject 13 4
+sleep 300
+S
+glake uvm --json --quiet --output /out/command.json -- uvmload </tmp/known >/out/command_load.txt 2>/out/command.txt
+echo $? >/out/command_status.txt
+
+uvmload </tmp/known >/out/pid_load.txt &
+glake uvm --json --pid $! >/out/pid_lines.txt 2>/out/pid.txt
+echo $? >/out/pid_status.txt
+tail -1 /out/pid_lines.txt >/out/pid.json
+wait
+
+# 63 of 64 entries hold an event: one stays free.
+printf 'sleep 1500\ninject 3 20000\nsleep 300\n' >/tmp/burst
+uvmload </tmp/burst >/dev/null &
+glake uvm --json --quiet --entries 64 --pid $! >/out/small.json 2>/out/small.txt
+echo $? >/out/small_status.txt
+wait
+
+printf 'sleep 1500\nfault 16 write\nsleep 60000\n' >/tmp/long
+uvmload </tmp/long >/dev/null &
+victim=$!
+(sleep 5; kill -9 $victim) &
+glake uvm --json --quiet --pid $victim >/out/killed.json 2>/out/killed.txt
+echo $? >/out/killed_status.txt
+wait
+
+# A queue keeps its process's memory and the module: both must be free now.
+uvm_unload
+echo $? >/out/unload_status.txt
+glake uvm -- sh -c 'exit 7' 2>/out/none.txt
+echo $? >/out/none_status.txt
