@@ -1,7 +1,7 @@
 //! Atomic access to words of map values. The BPF target of rustc declares no atomic read-modify-write types, though the
 //! instructions exist (kernel 5.12 and newer, `-C target-cpu=v3`): hence the compiler's intrinsics.
 
-use core::intrinsics::{AtomicOrdering::Relaxed, atomic_cxchg, atomic_xadd};
+use core::intrinsics::{AtomicOrdering::{Relaxed, SeqCst}, atomic_cxchg, atomic_xadd};
 
 /// A word that other CPUs may change.
 ///
@@ -29,11 +29,19 @@ impl Word {
         unsafe { self.0.write_volatile(value) }
     }
 
-    /// Adds; gives the old value.
+    /// Adds.
     #[inline(always)]
-    pub fn add(self, n: u64) -> u64 {
+    pub fn add(self, n: u64) {
         // SAFETY: as above.
-        unsafe { atomic_xadd::<u64, u64, { Relaxed }>(self.0, n) }
+        unsafe { atomic_xadd::<u64, u64, { Relaxed }>(self.0, n) };
+    }
+
+    /// Adds 1; gives the old value. Not relaxed: LLVM 22 turns a relaxed addition into the instruction that returns nothing, even
+    /// where the old value is used, and then uses the addend for it.
+    #[inline(always)]
+    pub fn next(self) -> u64 {
+        // SAFETY: as above.
+        unsafe { atomic_xadd::<u64, u64, { SeqCst }>(self.0, 1) }
     }
 
     /// Puts `new` where 0 is; gives what was there.

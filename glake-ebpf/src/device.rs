@@ -44,7 +44,7 @@ pub fn counters(device: u32, op: u32) -> Option<*mut Counters> {
 fn claim(slot: Word) -> Option<u64> {
     let stats = STATS.get_ptr_mut(0)?;
     // SAFETY: the index is below the length.
-    let next = Word::of(unsafe { &raw mut (*stats)[stat::BLOCKS_TAKEN] }).add(1);
+    let next = Word::of(unsafe { &raw mut (*stats)[stat::BLOCKS_TAKEN] }).next();
     if next >= u64::from(param(param::BLOCKS)) {
         count(stat::DEVICES_FULL);
         return None;
