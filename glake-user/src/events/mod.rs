@@ -2,6 +2,7 @@
 
 pub mod ebpf;
 pub mod event;
+pub mod kmsg;
 pub mod recording;
 pub mod sample;
 pub mod source;

@@ -166,7 +166,11 @@ fn facts(state: &State, ui: &Ui, width: usize) -> Line<'static> {
         parts.push((format!("IOMMU map {} unmap {}", rate(&iommu.maps), rate(&iommu.unmaps)), Tone::Plain));
     }
     if let Some(faults) = &state.iommu_faults {
-        let n: u64 = faults.iter().map(|f| f.count.total).sum();
+        // The kernel log tells again, by device, what an exact source counts.
+        let sum = |logged: bool| -> u64 {
+            faults.iter().filter(|f| (f.source == "kmsg") == logged).map(|f| f.count.total).sum()
+        };
+        let n = sum(false).max(sum(true));
         parts.push((format!("IOMMU faults {n}"), if n > 0 { Tone::Bad } else { Tone::Plain }));
     }
     if let Some(bounces) = &state.swiotlb {

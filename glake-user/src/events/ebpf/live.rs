@@ -8,6 +8,7 @@ use super::{
     devices::{Disks, Names, nvme_controllers},
     group::{Unit, present},
     hosts::{self, Hosts, dmar_interrupts},
+    log::Log,
     nvmes::{Nvmes, On},
     record,
     sizes::Host,
@@ -51,6 +52,7 @@ pub struct Live {
     dmar_before: Option<u64>,
     names: Names,
     cgroups: Cgroups,
+    log: Log,
     /// While it is open the kernel measures programs.
     statistics: Option<OwnedFd>,
     watchdog: Watchdog,
@@ -81,6 +83,7 @@ impl Live {
             dmar_before: dmar_interrupts(&read_interrupts(root)),
             names: Names::new(root),
             cgroups: Cgroups::new(root),
+            log: Log::open(root, &settings),
             statistics: aya::sys::enable_stats(aya::sys::Stats::RunTime).ok(),
             watchdog: Watchdog::default(),
             pending: Vec::new(),
@@ -184,7 +187,8 @@ impl Live {
     /// Every probe as it is now.
     pub fn probes(&self) -> Vec<Probe> {
         let measured = self.statistics.is_some();
-        self.units.iter().flat_map(|u| u.report(measured).map(|(p, _)| p).collect::<Vec<_>>()).collect()
+        let units = self.units.iter().flat_map(|u| u.report(measured).map(|(p, _)| p).collect::<Vec<_>>());
+        units.chain(self.log.probes()).collect()
     }
 
     /// The profile in force.
@@ -292,7 +296,9 @@ impl Live {
         if on.commands || on.queues || on.asynchronous {
             let controllers = nvme_controllers(&self.root);
             nvmes.tell(&controllers);
-            sample.nvme = Some(nvmes.read(&controllers, on));
+            let mut list = nvmes.read(&controllers, on);
+            self.log.fill(&mut list);
+            sample.nvme = Some(list);
         }
     }
 
@@ -310,6 +316,9 @@ impl Live {
             sample.iommu_faults = self.faults(&counts, &is_on);
             let host = &self.units[Group::Host as usize];
             sample.io_uring_punted = is_on("io_uring_punt").then(|| host.stat(stat::IO_URING_PUNTED));
+        }
+        if let Some(logged) = self.log.faults() {
+            sample.iommu_faults.get_or_insert_default().extend(logged);
         }
         if let Some(xids) = &self.xids {
             sample.xid = (is_on("xid") || is_on("sxid")).then(|| hosts::xid(&xids.counts(), sample.at));
@@ -346,6 +355,9 @@ impl Live {
             }
         }
         drops.insert(("ring".to_owned(), "parse".to_owned()), self.unreadable);
+        if let Some(lost) = self.log.lost() {
+            drops.insert(("kmsg".to_owned(), "overwritten".to_owned()), lost);
+        }
         sample.dropped =
             drops.into_iter().map(|((source, reason), count)| Dropped { source, reason, count }).collect();
     }
@@ -410,6 +422,8 @@ impl Source for Live {
         let at = Live::now();
         self.look_for_modules();
         self.watch(at);
+        let said = self.log.listen(at);
+        self.pending.extend(said);
         let mut sample = Sample { at, probes: self.probes(), ..Sample::default() };
         self.read_block(&mut sample);
         self.read_nvme(&mut sample);
@@ -445,6 +459,8 @@ impl Source for Live {
                 None => self.unreadable += 1,
             }
         }
+        let said = self.log.listen(now);
+        self.pending.extend(said);
         let mut events = std::mem::take(&mut self.pending);
         events.sort_by_key(|e| e.at.monotonic_ns);
         Ok(events)

@@ -10,6 +10,7 @@ mod devices;
 mod group;
 mod hosts;
 mod live;
+mod log;
 mod nvmes;
 pub mod record;
 pub mod sizes;
@@ -17,6 +18,7 @@ pub mod table;
 mod watchdog;
 
 pub use live::Live;
+pub use log::PROBES as LOG_PROBES;
 pub use table::{Profile, TABLE};
 
 use serde::{Deserialize, Serialize};
