@@ -1,0 +1,135 @@
+//! An agent on a host where very many processes do I/O: what it keeps of them, and in how much memory.
+
+use super::load::{BLOCK, Load};
+use anyhow::{Context, Result, ensure};
+use glake_tests::binary;
+use serde_json::json;
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// Processes at a time: enough to be quick, few enough for a small machine.
+const AT_ONCE: u32 = 16;
+
+/// Starts an agent, lets so many processes read one block each, and prints what the agent holds before and after.
+pub fn measure(load: &Load, owners: u32) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let address = format!("127.0.0.1:{port}");
+    let config = folder.path().join("glake.toml");
+    let lock = folder.path().join("lock");
+    std::fs::write(
+        &config,
+        format!(
+            "interval = \"1s\"\nlock = {lock:?}\nevent_store = \"\"\nmax_cpu_percent = 100.0\n\
+             [http]\nlisten = \"{address}\"\n"
+        ),
+    )?;
+    let mut command = Command::new(binary::path());
+    command.arg("run").arg("--config").arg(&config).stdin(Stdio::null()).stdout(Stdio::null());
+    let agent = Agent(command.spawn().context("starting glake run")?, address);
+    agent.wait()?;
+    let before = agent.look()?;
+    let start = Instant::now();
+    processes(load, owners)?;
+    let took = start.elapsed();
+    // Two readings see everything that was said before the first of them.
+    std::thread::sleep(Duration::from_secs(3));
+    let after = agent.look()?;
+    println!("{owners} processes read one block each in {:.1} s\n", took.as_secs_f64());
+    println!("{:<28} {:>14} {:>14}", "", "before", "after");
+    for (what, a, b) in [
+        ("series of /metrics", before.series, after.series),
+        ("bytes of kernel maps", before.map_bytes, after.map_bytes),
+        ("resident bytes of the agent", before.resident, after.resident),
+        ("bytes read, as counted", before.read_bytes, after.read_bytes),
+        ("events dropped", before.dropped, after.dropped),
+    ] {
+        println!("{what:<28} {a:>14} {b:>14}");
+    }
+    let json = |h: &Held| json!({"series": h.series, "map_bytes": h.map_bytes, "resident_bytes": h.resident, "bytes_read": h.read_bytes, "dropped": h.dropped});
+    println!("\n{}", json!({"owners": owners, "before": json(&before), "after": json(&after)}));
+    ensure!(
+        after.read_bytes - before.read_bytes >= u64::from(owners) * BLOCK as u64,
+        "the agent missed reads"
+    );
+    Ok(())
+}
+
+fn processes(load: &Load, owners: u32) -> Result<()> {
+    let program = std::env::current_exe()?;
+    let mut left = owners;
+    while left > 0 {
+        let now = left.min(AT_ONCE);
+        let start = || {
+            let mut one = Command::new(&program);
+            one.arg("--read-once").arg(load.path()).stdin(Stdio::null()).spawn()
+        };
+        let mut started = (0..now).map(|_| start()).collect::<std::io::Result<Vec<_>>>()?;
+        for child in &mut started {
+            ensure!(child.wait()?.success(), "a process could not read {}", load.path().display());
+        }
+        left -= now;
+    }
+    Ok(())
+}
+
+struct Agent(Child, String);
+
+struct Held {
+    series: u64,
+    map_bytes: u64,
+    resident: u64,
+    read_bytes: u64,
+    dropped: u64,
+}
+
+impl Agent {
+    fn wait(&self) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match self.get("/metrics") {
+                Ok(text) if text.contains("\nglake_block_") => return Ok(()),
+                other => ensure!(Instant::now() < end, "the agent did not answer within 60 s: {other:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let mut stream = TcpStream::connect(&self.1)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.1)?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    fn look(&self) -> Result<Held> {
+        let text = self.get("/metrics")?;
+        let series = || text.lines().filter(|l| l.starts_with("glake_") || l.starts_with("process_"));
+        let sum = |name: &str, with: &str| -> u64 {
+            let lines = series().filter(|l| l.starts_with(name) && l.contains(with));
+            lines.filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>() as u64
+        };
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let resident = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        let resident = resident.context("VmRSS of the agent")?.trim().parse::<u64>()? * 1024;
+        Ok(Held {
+            series: series().count() as u64,
+            map_bytes: sum("glake_probe_memory_bytes", ""),
+            resident,
+            read_bytes: sum("glake_block_io_bytes_total", "operation=\"read\""),
+            dropped: sum("glake_events_dropped_total", ""),
+        })
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = (self.0.kill(), self.0.wait());
+    }
+}
