@@ -3,7 +3,7 @@
 use crate::{
     context::shard,
     format::{Format, offsets},
-    maps::{IOMMU, add, count},
+    maps::{IOMMU, add, below, count},
 };
 use aya_ebpf::programs::{ProbeContext, TracePointContext};
 use glake_common::stat::{self, iommu};
@@ -16,8 +16,9 @@ pub fn map(ctx: &TracePointContext) {
     let size = Format::new(ctx, &IOMMU_MAP_TP).u64(0);
     tally(iommu::MAPS, iommu::MAPPED, size);
     if let (Some(size), Some(counters)) = (size, IOMMU.get_ptr_mut(shard(0))) {
+        let class = below(iommu::class(size) as u64, iommu::CLASSES as u64) as usize;
         // SAFETY: a class is below the number of classes.
-        add(unsafe { counters.cast::<u64>().add(iommu::SIZES + iommu::class(size)) }, 1);
+        add(unsafe { counters.cast::<u64>().add(iommu::SIZES + class) }, 1);
     }
 }
 

@@ -79,15 +79,18 @@ pub fn add(counter: *mut u64, n: u64) {
 /// Files a time in a histogram of a map value.
 #[inline(always)]
 pub fn file(histogram: *mut [u64; hist::SLOTS], ns: u64) {
-    let mut slot = hist::slot(ns) as u64;
-    // SAFETY: a move of a register to itself. It hides from the compiler that the slot is in range already, so that the comparison stays, from
-    // which the verifier learns it.
-    unsafe { core::arch::asm!("{0} = {0}", inout(reg) slot, options(pure, nomem, nostack)) };
-    if slot >= hist::SLOTS as u64 {
-        slot = hist::SLOTS as u64 - 1;
-    }
+    let slot = below(hist::slot(ns) as u64, hist::SLOTS as u64);
     // SAFETY: below the length.
     add(unsafe { histogram.cast::<u64>().add(slot as usize) }, 1);
+}
+
+/// The index, or the last one if it were out of range, compared where the verifier sees it.
+#[inline(always)]
+pub fn below(mut index: u64, length: u64) -> u64 {
+    // SAFETY: a move of a register to itself. It hides from the compiler that the index is in range already, so that the comparison stays,
+    // from which the verifier learns it.
+    unsafe { core::arch::asm!("{0} = {0}", inout(reg) index, options(pure, nomem, nostack)) };
+    if index >= length { length - 1 } else { index }
 }
 
 /// Counts a drop or a total.

@@ -20,11 +20,11 @@ offsets! { NVME_SETUP_TP, NVME_COMPLETE_TP, NVME_SQ_TP, NVME_ASYNC_TP }
 #[inline(always)]
 pub fn setup(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &NVME_SETUP_TP);
-    let (Some(ctrl), Some(qid), Some(opcode), Some(cid)) =
-        (entry.u32(0), entry.u32(1), entry.u8(2), entry.u16(3))
-    else {
-        return;
-    };
+    // One by one: of a tuple of options the compiler keeps what a missing one does not hold, and the verifier refuses that.
+    let Some(ctrl) = entry.u32(0) else { return };
+    let Some(qid) = entry.u32(1) else { return };
+    let Some(opcode) = entry.u8(2) else { return };
+    let Some(cid) = entry.u16(3) else { return };
     let opcode = u32::from(opcode);
     let nsid = entry.u32(4).unwrap_or(0);
     let mut bytes = 0;
@@ -109,7 +109,9 @@ fn cell(kind: u64, ctrl: u32, qid: u32, value: u32) -> Option<*mut Counters> {
 #[inline(always)]
 pub fn complete(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &NVME_COMPLETE_TP);
-    let (Some(ctrl), Some(qid), Some(cid)) = (entry.u32(0), entry.u32(1), entry.u16(2)) else { return };
+    let Some(ctrl) = entry.u32(0) else { return };
+    let Some(qid) = entry.u32(1) else { return };
+    let Some(cid) = entry.u16(2) else { return };
     let status = u32::from(entry.u16(4).unwrap_or(0));
     let flight = take(flight_key(ctrl, qid, cid.into()));
     if status & 0x7ff != 0 {
@@ -156,11 +158,10 @@ fn failed(ctrl: u32, qid: u32, opcode: u32, status: u32) {
 #[inline(always)]
 pub fn queue(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &NVME_SQ_TP);
-    let (Some(ctrl), Some(qid), Some(head), Some(tail)) =
-        (entry.u32(0), entry.u32(1), entry.u16(2), entry.u16(3))
-    else {
-        return;
-    };
+    let Some(ctrl) = entry.u32(0) else { return };
+    let Some(qid) = entry.u32(1) else { return };
+    let Some(head) = entry.u16(2) else { return };
+    let Some(tail) = entry.u16(3) else { return };
     let Some(cell) = cell(kind::QUEUE, ctrl, qid, 0) else { return };
     // SAFETY: fields of a map value. The largest fill is read and written without a lock: one lost update of a maximum
     // that the next command makes good.

@@ -44,6 +44,20 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Res
     }
 }
 
+/// What was counted, and what the kernel did not let our program see and counted instead, is what was done. (A trace
+/// point's program does not run when an interrupt hits the same program on the same CPU.)
+fn told(what: &str, got: u64, expected: u64, lost: u64) -> Result<(), Failed> {
+    if got <= expected && got + lost >= expected && lost * 20 <= expected.max(20) {
+        return Ok(());
+    }
+    Err(format!("{what}: counted {got}, expected {expected}, {lost} counted as lost").into())
+}
+
+/// Events of a family that the kernel kept from our programs, between two readings.
+fn lost(from: &Sample, to: &Sample, source: &str) -> u64 {
+    dropped(to, source, "recursion") - dropped(from, source, "recursion")
+}
+
 fn totals(load: &Load, operation: &str) -> (u64, u64) {
     (load.sum(operation, "completed"), load.sum(operation, "bytes"))
 }
@@ -64,9 +78,15 @@ fn block_is_exact(guest: &Outcome) -> Result<(), Failed> {
 fn nvme_is_exact(guest: &Outcome) -> Result<(), Failed> {
     let (from, to, load, flushes) = mixed(guest)?;
     let controller = &guest.names()?[3];
-    equal("reads", nvme_between(&from, &to, controller, READ), totals(&load, "read"))?;
-    equal("writes", nvme_between(&from, &to, controller, WRITE), totals(&load, "write"))?;
-    equal("flushes", nvme_between(&from, &to, controller, FLUSH).0, flushes.sum("flush", "completed"))
+    let lost = lost(&from, &to, "nvme");
+    for (name, opcode, load) in [("read", READ, &load), ("write", WRITE, &load), ("flush", FLUSH, &flushes)] {
+        let (commands, bytes) = nvme_between(&from, &to, controller, opcode);
+        told(name, commands, load.sum(name, "completed"), lost)?;
+        if lost == 0 && opcode != FLUSH {
+            equal(name, bytes, load.sum(name, "bytes"))?;
+        }
+    }
+    Ok(())
 }
 
 fn latencies(guest: &Outcome) -> Result<(), Failed> {
@@ -97,7 +117,9 @@ fn nothing_in_flight(guest: &Outcome) -> Result<(), Failed> {
     let names = guest.names()?;
     let controllers = to.nvme.as_ref().ok_or("no NVMe counters")?;
     let controller = controllers.iter().find(|c| c.controller == names[3]).ok_or("no controller")?;
-    equal("NVMe commands in flight", controller.in_flight, Some(0))?;
+    if controller.in_flight.is_some_and(|n| n > 0) {
+        return Err(format!("NVMe commands in flight: {:?}", controller.in_flight).into());
+    }
     equal("PCI address", controller.pci.as_deref(), Some(names[6].as_str()))?;
     let devices = to.block.as_ref().ok_or("no block counters")?;
     let device = devices.iter().find(|d| d.device == names[0]).ok_or("no device")?;
@@ -118,7 +140,12 @@ fn submission_queues(guest: &Outcome) -> Result<(), Failed> {
     };
     let by_opcode =
         |s: &Sample| commands(s, controller).filter(|c| c.queue > 0).map(|c| c.completed).sum::<u64>();
-    equal("commands", by_queue(&to) - by_queue(&from), by_opcode(&to) - by_opcode(&from))
+    let (queues, opcodes) = (by_queue(&to) - by_queue(&from), by_opcode(&to) - by_opcode(&from));
+    let missed = lost(&from, &to, "nvme");
+    if queues == 0 || queues.abs_diff(opcodes) > missed {
+        return Err(format!("{queues} by queue, {opcodes} by opcode, {missed} counted as lost").into());
+    }
+    Ok(())
 }
 
 fn scheduled(guest: &Outcome) -> Result<(), Failed> {
@@ -136,7 +163,8 @@ fn discards(guest: &Outcome) -> Result<(), Failed> {
     let names = guest.names()?;
     let (requests, bytes) = block_between(&from, &to, &names[2], Operation::Discard);
     equal("bytes discarded", bytes, 8 << 20)?;
-    equal("commands", nvme_between(&from, &to, &names[5], DATASET_MANAGEMENT).0, requests)
+    let commands = nvme_between(&from, &to, &names[5], DATASET_MANAGEMENT).0;
+    told("commands", commands, requests, lost(&from, &to, "nvme"))
 }
 
 /// Hits and the sum of one line of a tracefs histogram: `hitcount: 64  size: 4194304`.
@@ -153,11 +181,17 @@ fn iommu(guest: &Outcome) -> Result<(), Failed> {
         Some((b.0 - a.0, b.1 - a.1))
     };
     let (from, to) = (guest.sample("iommu_start")?, guest.sample("iommu_end")?);
+    let missed = lost(&from, &to, "iommu");
     let (from, to) = (from.iommu.ok_or("no IOMMU counters")?, to.iommu.ok_or("no IOMMU counters")?);
     let maps = (to.maps - from.maps, to.mapped_bytes - from.mapped_bytes);
     let unmaps = (to.unmaps - from.unmaps, to.unmapped_bytes - from.unmapped_bytes);
-    equal("map calls and bytes", Some(maps), traced("map"))?;
-    equal("unmap calls and bytes", Some(unmaps), traced("unmap"))?;
+    if missed == 0 {
+        equal("map calls and bytes", Some(maps), traced("map"))?;
+        equal("unmap calls and bytes", Some(unmaps), traced("unmap"))?;
+    }
+    let [traced_maps, traced_unmaps] = ["map", "unmap"].map(|event| traced(event).unwrap_or_default().0);
+    told("map calls", maps.0, traced_maps, missed)?;
+    told("unmap calls", unmaps.0, traced_unmaps, missed)?;
     let asked = guest.load("mapped")?.sum("write", "bytes");
     if maps.1 < asked {
         return Err(format!("{} bytes were mapped for {asked} bytes written", maps.1).into());
@@ -230,8 +264,9 @@ fn nothing_lost(guest: &Outcome) -> Result<(), Failed> {
         return Err(format!("failed probes: {failed:#?}").into());
     }
     for drop in &sample.dropped {
-        // A request that was under way when the probes came on is unmatched by right.
-        if drop.count > 0 && drop.reason != "unmatched" {
+        // Some are lost by right and counted: of a request under way when the probes came on only the end is seen, and
+        // the kernel does not run a program inside itself.
+        if drop.count > 0 && drop.reason != "unmatched" && drop.reason != "recursion" {
             return Err(format!("{} {} {}", drop.count, drop.source, drop.reason).into());
         }
     }

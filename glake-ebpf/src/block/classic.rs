@@ -92,7 +92,12 @@ pub fn merge(ctx: &TracePointContext) {
     let Some(counters) = device::counters(entry.device, entry.op) else { return };
     // SAFETY: a field of a map value.
     add(unsafe { &raw mut (*counters).merges }, 1);
-    merged(entry.op, slot.map_or(0, |s| s.cell), slot.map_or(entry.bytes, |s| s.bytes), counters);
+    // One match: asked twice, the compiler keeps what a missing slot does not hold, and the verifier refuses that.
+    let (cell, bytes) = match slot {
+        Some(slot) => (slot.cell, slot.bytes),
+        None => (0, entry.bytes),
+    };
+    merged(entry.op, cell, bytes, counters);
 }
 
 #[inline(always)]
