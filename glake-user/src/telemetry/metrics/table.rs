@@ -106,10 +106,10 @@ families! {
         "NVMe commands completed after a retry.", "no NVMe drive, or this kernel does not report retries";
     /// NVMe timeouts.
     NVME_COMMAND_TIMEOUTS = "glake_nvme_command_timeouts_total", Counter, "", &["controller"], &["controller"], 16,
-        "NVMe commands that the kernel timed out.", "no NVMe drive, or timeouts cannot be watched on this kernel";
+        "NVMe commands that the kernel timed out, from the kernel log: a lower bound.", "no NVMe drive, or the kernel log cannot be read";
     /// NVMe resets.
     NVME_CONTROLLER_RESETS = "glake_nvme_controller_resets_total", Counter, "", &["controller"], &["controller"], 16,
-        "Resets of an NVMe controller.", "no NVMe drive, or resets cannot be watched on this kernel";
+        "Resets of an NVMe controller, from the kernel log: a lower bound.", "no NVMe drive, or the kernel log cannot be read";
     /// Submission queue fill.
     NVME_QUEUE_FILL = "glake_nvme_submission_queue_fill_ratio", Gauge, "ratio", &["controller"], &[], 16,
         "The fullest submission queue of the interval, 0 to 1. Profile `full` only.",
