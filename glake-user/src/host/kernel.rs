@@ -318,16 +318,19 @@ pub fn surroundings(root: &Path) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if exists(".dockerenv") || exists("run/.containerenv") {
-        found.push(
-            "inside a container: process names and cgroups of others are seen only with the host's pid namespace \
-             (--pid=host, hostPID)"
+    let container = exists(".dockerenv") || exists("run/.containerenv");
+    // A container that shares the host's pid namespace sees all there is to see.
+    match pid_namespace(root) {
+        Some(true) => found.push(
+            "in a pid namespace of its own: names of processes outside are unknown -> run it with --pid=host \
+             (Kubernetes: hostPID)"
                 .to_owned(),
-        );
-    } else if pid_namespace(root) == Some(true) {
-        found.push(
-            "in a pid namespace of its own: processes outside are unknown (hostPID shows them)".to_owned(),
-        );
+        ),
+        None if container => found.push(
+            "in a container whose pid namespace cannot be told: names of processes outside may be unknown"
+                .to_owned(),
+        ),
+        Some(false) | None => {}
     }
     if in_user_namespace(root) == Some(true) {
         found.push("in a user namespace: capabilities do not reach the kernel's eBPF".to_owned());
