@@ -65,10 +65,36 @@ struct Report {
 struct Row {
     family: String,
     title: String,
-    state: Watched,
+    state: Seen,
+    /// A required probe is not on: what the agent calls degraded.
+    required_missing: bool,
     how: Vec<String>,
-    /// Why not, and what to do, one per probe that is not on.
+    /// Why not, and what to do, what was refused before what is off.
     why: Vec<String>,
+}
+
+/// Whether something can be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Seen {
+    Yes,
+    Partly,
+    No,
+    /// Nothing to see on this host.
+    Off,
+    /// It could not be told.
+    Unknown,
+}
+
+impl From<Watched> for Seen {
+    fn from(watched: Watched) -> Seen {
+        match watched {
+            Watched::Yes => Seen::Yes,
+            Watched::Partly => Seen::Partly,
+            Watched::No => Seen::No,
+            Watched::Off => Seen::Off,
+        }
+    }
 }
 
 pub(super) fn run(args: Args) -> Result<u8> {
@@ -79,11 +105,17 @@ pub(super) fn run(args: Args) -> Result<u8> {
             .map_err(|e| Error::new(Kind::Misuse, "turning the report into JSON").because(e))?;
         writeln!(stdout, "{json}")
     } else {
-        let width = crossterm::terminal::size().map_or(120, |(w, _)| usize::from(w)).clamp(60, 160);
+        // In a pipe there is no width to ask for; crossterm would answer 80.
+        let terminal = stdout_is_terminal().then(crossterm::terminal::size);
+        let width = terminal.and_then(|size| size.ok()).map_or(120, |(w, _)| usize::from(w)).clamp(60, 160);
         text::lines(&report, width, out::colours()).iter().try_for_each(|line| writeln!(stdout, "{line}"))
     };
     printed.and_then(|()| stdout.flush()).map_err(out::failed)?;
     Ok(report.exit_code)
+}
+
+fn stdout_is_terminal() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stdout())
 }
 
 fn examine(root: &Path) -> Result<Report> {
@@ -91,38 +123,35 @@ fn examine(root: &Path) -> Result<Report> {
     let facts = kernel::facts(root);
     let probes =
         if ebpf::has_object() { ebpf::try_probes(root, &ebpf::Settings::default())? } else { Vec::new() };
-    let mut report =
-        report(Inventory::read(root), kernel::surroundings(root), facts, probes, begun.elapsed());
-    report.coverage.extend(uvm_rows(root));
-    Ok(report)
+    let mut coverage: Vec<Row> = coverage(&probes).into_iter().map(|c| row(c, &probes)).collect();
+    coverage.extend(uvm_rows(root));
+    let host = Inventory::read(root);
+    Ok(report(host, kernel::surroundings(root), facts, (probes, coverage), begun.elapsed()))
 }
 
 /// Page faults of managed memory have no probe of the agent: one process at a time, by `glake uvm`.
 fn uvm_rows(root: &Path) -> [Row; 2] {
     let loaded = root.join("sys/module/nvidia_uvm").exists();
+    let refused = if loaded { Seen::No } else { Seen::Off };
     let (state, how, why) = match one_process(root) {
-        Answer::Yes(how) => (Watched::Yes, vec![how], Vec::new()),
-        Answer::No { reason, remedy } => (
-            if loaded { Watched::No } else { Watched::Off },
-            Vec::new(),
-            vec![format!("{reason} -> {remedy}")],
-        ),
-        Answer::CannotTell(error) => (Watched::No, Vec::new(), vec![format!("cannot tell: {error}")]),
+        Answer::Yes(how) => (Seen::Yes, vec![how], Vec::new()),
+        Answer::No { reason, remedy } => (refused, Vec::new(), vec![format!("{reason} -> {remedy}")]),
+        Answer::CannotTell(error) => (Seen::Unknown, Vec::new(), vec![error]),
     };
     let row = |family: &str, title: &str, state, how, why| Row {
         family: family.to_owned(),
         title: title.to_owned(),
         state,
+        required_missing: false,
         how,
         why,
     };
     let all = vec![
         "this GLake has no probes on nvidia_uvm -> one process at a time: glake uvm --pid PID".to_owned(),
     ];
-    let all_state = if loaded { Watched::No } else { Watched::Off };
     [
         row("uvm_process", "UVM page faults, one process", state, how, why),
-        row("uvm", "UVM page faults, all processes", all_state, Vec::new(), all),
+        row("uvm", "UVM page faults, all processes", refused, Vec::new(), all),
     ]
 }
 
@@ -130,12 +159,11 @@ fn report(
     mut host: Inventory,
     surroundings: Vec<String>,
     facts: Vec<Fact>,
-    probes: Vec<Probe>,
+    (probes, coverage): (Vec<Probe>, Vec<Row>),
     took: Duration,
 ) -> Report {
     // Names of pods have no place in a report that is mailed around.
     host.containers.clear();
-    let coverage: Vec<Row> = coverage(&probes).into_iter().map(|c| row(c, &probes)).collect();
     let findings = findings::of(&facts, &surroundings, &coverage, !probes.is_empty());
     let count = |level| findings.iter().filter(|f| f.level == level).count();
     let (failures, warnings, unknown) = (count(Level::Fail), count(Level::Warn), count(Level::Unknown));
@@ -171,7 +199,10 @@ fn row(coverage: Coverage, probes: &[Probe]) -> Row {
     }
     Row {
         title: title(&coverage.family).to_owned(),
-        state: coverage.state,
+        state: coverage.state.into(),
+        required_missing: probes
+            .iter()
+            .any(|p| p.family == coverage.family && p.required && p.state != ProbeState::On),
         how,
         why: reasons(&coverage.family, probes),
         family: coverage.family,
@@ -181,7 +212,9 @@ fn row(coverage: Coverage, probes: &[Probe]) -> Row {
 /// Reasons of the probes of a family that are not on; probes with the same reason share a line.
 fn reasons(family: &str, probes: &[Probe]) -> Vec<String> {
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
-    for p in probes.iter().filter(|p| p.family == family && p.state != ProbeState::On) {
+    let missing = |state: ProbeState| probes.iter().filter(move |p| p.family == family && p.state == state);
+    let refused = missing(ProbeState::Failed).chain(missing(ProbeState::Detached));
+    for p in refused.chain(missing(ProbeState::Off)) {
         let Some(reason) = &p.reason else { continue };
         let text = match &p.remedy {
             Some(remedy) => format!("{reason} -> {remedy}"),

@@ -178,6 +178,8 @@ pub fn clock_text(realtime_ns: u64) -> String {
 #[derive(Debug, Default)]
 pub struct Lines {
     printed: usize,
+    /// The last sentence, which is not said again.
+    said: Option<String>,
 }
 
 impl Lines {
@@ -194,20 +196,28 @@ impl Lines {
 
     fn devices(&mut self, state: &State) -> Vec<String> {
         let time = clock_text(state.at.realtime_ns);
-        if state.block.is_none() && state.nvme.is_none() {
-            return vec![format!("{time} nothing is watched: {}", why_blind(state))];
-        }
         let devices: Vec<Device> = block_devices(state).into_iter().chain(nvme_controllers(state)).collect();
-        if state.interval_ns.is_none() {
-            return vec![format!(
-                "{time} watching {}; the first rates come after an interval",
-                names(&devices)
-            )];
-        }
         let busy: Vec<&Device> = devices.iter().filter(|d| d.requests.is_none_or(|r| r > 0.0)).collect();
-        if busy.is_empty() {
-            return vec![format!("{time} no I/O on {}", names(&devices))];
+        let sentence = if is_blind(state) {
+            format!("nothing is watched: {}", why_blind(state))
+        } else if state.interval_ns.is_none() {
+            format!("watching {}; the first rates come after an interval", names(&devices))
+        } else if busy.is_empty() {
+            format!("no I/O on {}", names(&devices))
+        } else {
+            self.said = None;
+            return self.table(&time, &busy);
+        };
+        // Hours of an idle or blind host are one line.
+        if self.said.as_ref() == Some(&sentence) {
+            return Vec::new();
         }
+        let line = format!("{time} {sentence}");
+        self.said = Some(sentence);
+        vec![line]
+    }
+
+    fn table(&mut self, time: &str, busy: &[&Device]) -> Vec<String> {
         let mut lines = Vec::new();
         if self.printed == 0 || self.printed >= Self::SCREEN {
             self.printed = 0;
@@ -238,6 +248,11 @@ fn names(devices: &[Device]) -> String {
         [] => "no device (none has been used since the start)".into(),
         some => some.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "),
     }
+}
+
+/// Whether neither block devices nor NVMe controllers are watched.
+pub fn is_blind(state: &State) -> bool {
+    state.block.is_none() && state.nvme.is_none()
 }
 
 fn why_blind(state: &State) -> String {

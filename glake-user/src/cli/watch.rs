@@ -28,7 +28,9 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 #[command(after_help = "Examples:
   sudo glake watch                    # this host, with or without an agent
   glake watch --addr 127.0.0.1:9517   # the agent there, nothing else
-  glake watch --once                  # one interval as text, then end")]
+  glake watch --once                  # one interval as text, then end
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 as text: nothing could be watched")]
 pub(super) struct Args {
     /// The agent to ask; without it 127.0.0.1:9517, else this process watches by itself.
     #[arg(long, value_name = "HOST:PORT")]
@@ -204,6 +206,7 @@ fn toggle(local: &mut Local, interval: Duration, recording: &mut Option<PathBuf>
 fn print(source: From, once: bool) -> Result<u8> {
     let mut stdout = out::stdout();
     let mut lines = view::Lines::default();
+    let mut blind = false;
     let mut show = |state: &State| -> Result<bool> {
         if once && state.interval_ns.is_none() {
             return Ok(false);
@@ -212,9 +215,10 @@ fn print(source: From, once: bool) -> Result<u8> {
             writeln!(stdout, "{line}").map_err(out::failed)?;
         }
         stdout.flush().map_err(out::failed)?;
+        blind = view::is_blind(state);
         Ok(once)
     };
-    stop::runtime()?.block_on(async {
+    let ended: Result<()> = stop::runtime()?.block_on(async {
         let mut stopped = stop::Signals::new()?;
         match source {
             From::Agent { address, first } => {
@@ -226,7 +230,7 @@ fn print(source: From, once: bool) -> Result<u8> {
                     let last = state.at;
                     while state.at == last {
                         if stopped.within(ASK_EVERY).await {
-                            return Ok(exit::OK);
+                            return Ok(());
                         }
                         state = client::state(&address).await?;
                     }
@@ -238,6 +242,8 @@ fn print(source: From, once: bool) -> Result<u8> {
                 }
             },
         }
-        Ok(exit::OK)
-    })
+        Ok(())
+    });
+    ended?;
+    Ok(if blind { exit::DEGRADED } else { exit::OK })
 }

@@ -1,8 +1,7 @@
 //! What is worth a line of its own: only with evidence that was just looked at.
 
-use super::Row;
+use super::{Row, Seen};
 use crate::host::kernel::{Answer, Fact};
-use crate::telemetry::state::Watched;
 use serde::Serialize;
 
 /// How bad.
@@ -57,12 +56,15 @@ pub(super) fn of(
     all
 }
 
-/// Block I/O is what every host has: without it GLake is blind. What is off has nothing to watch here.
+/// What is off has nothing to watch here. Without a required probe the agent is degraded: that is a failure, and block
+/// I/O is what every host has.
 fn of_coverage(row: &Row) -> Option<Finding> {
     let level = match row.state {
-        Watched::Yes | Watched::Off => return None,
-        Watched::No if row.family == "block" => Level::Fail,
-        Watched::No | Watched::Partly => Level::Warn,
+        Seen::Yes | Seen::Off => return None,
+        Seen::No if row.family == "block" => Level::Fail,
+        Seen::No | Seen::Partly if row.required_missing => Level::Fail,
+        Seen::No | Seen::Partly => Level::Warn,
+        Seen::Unknown => Level::Unknown,
     };
     let (evidence, remedy) = match row.why.first().map(|why| why.split_once(" -> ")) {
         Some(Some((reason, remedy))) => (reason.to_owned(), Some(remedy.to_owned())),

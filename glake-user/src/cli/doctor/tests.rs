@@ -24,7 +24,8 @@ fn made(facts: Vec<Fact>, probes: Vec<Probe>) -> Report {
         arch: "x86_64".into(),
         ..Default::default()
     };
-    report(host, vec![], facts, probes, Duration::from_millis(310))
+    let coverage = coverage(&probes).into_iter().map(|c| row(c, &probes)).collect();
+    report(host, vec![], facts, (probes, coverage), Duration::from_millis(310))
 }
 
 const DENIED: Option<(&str, &str)> = Some(("needs CAP_BPF (EPERM, tried)", "run it with sudo"));
@@ -53,6 +54,18 @@ fn no_block_probe_is_a_failure_and_another_family_a_warning() {
     let on = probe("block_complete", "block", ProbeState::On, None);
     let nvme = made(vec![], vec![on, probe("nvme_setup", "nvme", ProbeState::Failed, DENIED)]);
     assert_eq!((nvme.exit_code, nvme.failures, nvme.warnings), (1, 0, 1));
+}
+
+#[test]
+fn a_required_probe_that_is_refused_is_a_failure_even_where_others_are_on() {
+    let refused = Probe { required: true, ..probe("block_complete", "block", ProbeState::Failed, DENIED) };
+    let off = probe("block_issue", "block", ProbeState::Off, Some(("not needed here", "")));
+    let r = made(vec![], vec![off, refused, probe("block_start", "block", ProbeState::On, None)]);
+    assert_eq!((r.exit_code, r.failures), (2, 1));
+    assert!(
+        r.findings[0].evidence.starts_with("block_complete: needs CAP_BPF"),
+        "what was refused comes first"
+    );
 }
 
 #[test]
@@ -89,7 +102,7 @@ fn probes_with_the_same_reason_share_a_line() {
     ];
     let r = made(vec![], probes);
     assert_eq!(r.coverage[0].why, ["a, b: needs CAP_BPF (EPERM, tried) -> run it with sudo"]);
-    assert_eq!(r.coverage[0].state, Watched::Partly);
+    assert_eq!(r.coverage[0].state, Seen::Partly);
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! The report as people read it.
 
-use super::{Report, Row, findings::Level};
+use super::{Report, Row, Seen, findings::Level};
 use crate::host::kernel::{Answer, Fact};
-use crate::telemetry::state::Watched;
 
 /// A line of columns that is still to be folded.
 struct Columns {
@@ -65,17 +64,24 @@ fn of_fact(fact: &Fact) -> Columns {
 
 fn of_row(row: &Row) -> Columns {
     let state = match row.state {
-        Watched::Yes => "yes",
-        Watched::Partly => "PARTLY",
-        Watched::No => "NO",
-        Watched::Off => "off",
+        Seen::Yes => "yes",
+        Seen::Partly => "PARTLY",
+        Seen::No => "NO",
+        Seen::Off => "off",
+        Seen::Unknown => "UNKNOWN",
     };
     let how = match row.how.as_slice() {
         [] => "-".into(),
         [one] => one.clone(),
         [first, rest @ ..] => format!("{first} +{}", rest.len()),
     };
-    Columns { name: row.title.clone(), state, how, why: row.why.join("\n") }
+    // What is off is off for one reason; every probe has its own in the JSON.
+    let why = if row.state == Seen::Off {
+        row.why.first().cloned().unwrap_or_default()
+    } else {
+        row.why.join("\n")
+    };
+    Columns { name: row.title.clone(), state, how, why }
 }
 
 /// Columns side by side, each folded; on a narrow terminal the last one moves below.

@@ -116,7 +116,11 @@ fn an_idle_host_says_that_it_is_idle() {
     let mut newer = sample(1);
     newer.at.monotonic_ns += 1_000_000_000;
     let idle = State::between(&sample(1), &newer, &Inventory::default());
-    assert_eq!(Lines::default().of(&idle), ["00:53:21Z no I/O on vda"]);
+    let mut lines = Lines::default();
+    assert_eq!(lines.of(&idle), ["00:53:21Z no I/O on vda"]);
+    assert_eq!(lines.of(&idle), [""; 0], "said once");
+    assert_eq!(lines.of(&state(3)).len(), 2);
+    assert_eq!(lines.of(&idle).len(), 1, "and again after it was busy");
 }
 
 #[test]
