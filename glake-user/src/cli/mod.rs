@@ -194,6 +194,21 @@ mod tests {
     }
 
     #[test]
+    fn the_values_of_every_option_are_read_as_their_type() {
+        // A value parser of another type than its field is a panic at run time only.
+        for line in [
+            "glake play f --speed max --at 90s --json",
+            "glake record f --for 1s --max-size 1G --interval 2s --redact --overwrite --light",
+            "glake watch --addr 127.0.0.1:1 --once --interval 1s",
+            "glake doctor --json",
+            "glake completions bash",
+            "glake man d",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
     fn wrong_usage_has_its_own_exit_code() {
         assert_eq!(run_from(["glake".into(), "no-such-command".into()]), exit::USAGE);
     }

@@ -1,7 +1,7 @@
 //! `glake play FILE`: a recording on the screen, as lines, or as JSON, the same every time.
 
 use super::screen::{self, Feed, Request, Update};
-use super::values::{self, Place};
+use super::values::{self, Place, Speed};
 use super::{exit, out, view};
 use crate::clock::Stamp;
 use crate::error::{Error, Kind, Result};
@@ -34,7 +34,7 @@ pub(super) struct Args {
     file: PathBuf,
     /// How fast: 1, 0.5, 20 ..., or max. On the screen 1 when left out, else max.
     #[arg(long, value_parser = values::speed, value_name = "N|max")]
-    speed: Option<Option<f64>>,
+    speed: Option<Speed>,
     /// Where to begin: 90s after the begin, or 02:14:09 of the clock in UTC.
     #[arg(long, value_parser = values::place, value_name = "T")]
     at: Option<Place>,
@@ -56,9 +56,9 @@ pub(super) fn run(args: Args) -> Result<u8> {
     }
     let played = Played::new(reader, args.at);
     if args.json || !std::io::stdout().is_terminal() {
-        return print(played, args.json, args.speed.flatten());
+        return print(played, args.json, args.speed.unwrap_or(Speed::Max));
     }
-    let speed = args.speed.unwrap_or(Some(1.0));
+    let speed = args.speed.unwrap_or(Speed::Times(1.0));
     for query in screen::show(&on_screen(played, &args.file, speed))? {
         writeln!(std::io::stdout(), "{query}").map_err(out::failed)?;
     }
@@ -144,7 +144,7 @@ fn before(place: Place, begin: Stamp, at: Stamp) -> bool {
     }
 }
 
-fn print<R: Read>(mut played: Played<R>, json: bool, speed: Option<f64>) -> Result<u8> {
+fn print<R: Read>(mut played: Played<R>, json: bool, speed: Speed) -> Result<u8> {
     let mut stdout = out::stdout();
     let mut lines = view::Lines::default();
     let mut pace = Pace::new(speed);
@@ -165,7 +165,7 @@ fn print<R: Read>(mut played: Played<R>, json: bool, speed: Option<f64>) -> Resu
             }
         }
         // At full speed a flush per state would be most of the work.
-        if speed.is_some() {
+        if speed != Speed::Max {
             stdout.flush().map_err(out::failed)?;
         }
     }
@@ -175,19 +175,19 @@ fn print<R: Read>(mut played: Played<R>, json: bool, speed: Option<f64>) -> Resu
 
 /// Turns recorded time into waiting time.
 struct Pace {
-    speed: Option<f64>,
+    speed: Speed,
     /// A recorded instant and the real one at which it was due.
     anchor: Option<(u64, Instant)>,
 }
 
 impl Pace {
-    fn new(speed: Option<f64>) -> Self {
+    fn new(speed: Speed) -> Self {
         Pace { speed, anchor: None }
     }
 
     /// How long to wait for the sample of time `t`.
     fn wait(&mut self, t: u64) -> Duration {
-        let Some(speed) = self.speed else { return Duration::ZERO };
+        let Speed::Times(speed) = self.speed else { return Duration::ZERO };
         let (from, real) = *self.anchor.get_or_insert_with(|| (t, Instant::now()));
         if t < from {
             self.anchor = None;
@@ -199,11 +199,14 @@ impl Pace {
 }
 
 /// Plays on a thread into the screen's channel.
-fn on_screen<R: Read + Send + 'static>(played: Played<R>, file: &Path, speed: Option<f64>) -> Feed {
+fn on_screen<R: Read + Send + 'static>(played: Played<R>, file: &Path, speed: Speed) -> Feed {
     let (updates, to_screen) = channel();
     let (requests, from_screen) = channel();
     super::stop::watch(updates.clone());
-    let speed_text = speed.map_or_else(|| "max".into(), |n| format!("{n}x"));
+    let speed_text = match speed {
+        Speed::Max => "max".to_owned(),
+        Speed::Times(n) => format!("{n}x"),
+    };
     let source = format!("{} {speed_text}", file.file_name().unwrap_or(file.as_os_str()).to_string_lossy());
     std::thread::spawn(move || {
         if let Err(error) = play_into(played, &updates, &from_screen, speed) {
@@ -218,7 +221,7 @@ fn play_into<R: Read>(
     mut played: Played<R>,
     updates: &Sender<Update>,
     requests: &Receiver<Request>,
-    speed: Option<f64>,
+    speed: Speed,
 ) -> Result<()> {
     let mut pace = Pace::new(speed);
     loop {

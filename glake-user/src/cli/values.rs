@@ -41,17 +41,26 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     if (1.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err("a size is at least 1B".into()) }
 }
 
-/// How fast to play: `1`, `0.5`, `20x`, or `max` (`None`).
+/// How fast to play.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Speed {
+    /// This many times as fast as it happened.
+    Times(f64),
+    /// As fast as possible.
+    Max,
+}
+
+/// How fast to play: `1`, `0.5`, `20x`, or `max`.
 ///
 /// # Errors
 /// A sentence for the command line.
-pub(super) fn speed(text: &str) -> Result<Option<f64>, String> {
+pub(super) fn speed(text: &str) -> Result<Speed, String> {
     if text == "max" {
-        return Ok(None);
+        return Ok(Speed::Max);
     }
     let number = text.strip_suffix('x').unwrap_or(text).parse::<f64>().ok().filter(|n| n.is_finite());
     match number {
-        Some(n) if (0.001..=100_000.0).contains(&n) => Ok(Some(n)),
+        Some(n) if (0.001..=100_000.0).contains(&n) => Ok(Speed::Times(n)),
         _ => Err("a speed is a number such as 1, 0.5 or 20, or max".into()),
     }
 }
@@ -109,8 +118,8 @@ mod tests {
 
     #[test]
     fn speeds_and_places_read_as_written() {
-        assert_eq!(speed("max"), Ok(None));
-        assert_eq!(speed("20x"), Ok(Some(20.0)));
+        assert_eq!(speed("max"), Ok(Speed::Max));
+        assert_eq!(speed("20x"), Ok(Speed::Times(20.0)));
         assert!(speed("0").is_err() && speed("NaN").is_err() && speed("fast").is_err());
         assert_eq!(place("02:14:09Z"), Ok(Place::Clock(8049)));
         assert_eq!(place("02:14"), Ok(Place::Clock(8040)));

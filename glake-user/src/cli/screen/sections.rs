@@ -357,7 +357,8 @@ fn coverage(state: &State) -> Table {
             Watched::No => ("NO", Tone::Bad),
             Watched::Off => ("off", Tone::Dim),
         };
-        let why = if c.missing.is_empty() { c.how.join(", ") } else { c.missing.join("; ") };
+        let watched = c.state == Watched::Yes || c.missing.is_empty();
+        let why = if watched { c.how.join(", ") } else { c.missing.join("; ") };
         let cells = vec![c.family.as_str().into(), Cell::toned(word, tone), why.into()];
         Row { about: About::Probe(c.family.clone()), cells }
     };
