@@ -214,6 +214,8 @@ impl Lines {
         }
         let line = format!("{time} {sentence}");
         self.said = Some(sentence);
+        // The next table needs its heading.
+        self.printed = Self::SCREEN;
         vec![line]
     }
 
