@@ -205,7 +205,8 @@ pub fn missing_capabilities(root: &Path) -> Result<Vec<Capability>, String> {
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .ok_or("/proc/self/status has no readable CapEff line")?;
     let has = |bit: u8| effective & (1 << bit) != 0;
-    let stands_in = |c: &Capability| has(SYS_ADMIN) && matches!(c.name, "CAP_BPF" | "CAP_PERFMON" | "CAP_SYSLOG");
+    let stands_in =
+        |c: &Capability| has(SYS_ADMIN) && matches!(c.name, "CAP_BPF" | "CAP_PERFMON" | "CAP_SYSLOG");
     Ok(NEEDED.into_iter().filter(|c| !(has(c.bit) || stands_in(c))).collect())
 }
 
