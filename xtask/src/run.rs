@@ -68,8 +68,8 @@ fn words(args: &Args) -> Vec<String> {
     if !args.glake.is_empty() {
         return args.glake.clone();
     }
-    let show = if std::io::stdout().is_terminal() { "watch" } else { "run" };
-    vec![show.to_owned()]
+    let show: &[&str] = if std::io::stdout().is_terminal() { &["watch"] } else { &["run", "--lines"] };
+    show.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// Whether probes can be loaded from here.
@@ -111,7 +111,7 @@ fn guest(tree: &Tree, args: &Args) -> Result<i32> {
     let day = ["xtask", "--timeout", "86400", "--kernel", &args.kernel, "--", "sh", "-c", LOAD, "glake"];
     let mut line: Vec<String> = day.map(str::to_owned).into();
     line.push("glake".to_owned());
-    line.extend(if args.glake.is_empty() { vec!["run".to_owned()] } else { args.glake.clone() });
+    line.extend(if args.glake.is_empty() { vec!["run".to_owned(), "--lines".to_owned()] } else { args.glake.clone() });
     vm::run(tree, &Guest::parse_from(line).vm)
 }
 

@@ -54,6 +54,10 @@ fn an_unknown_key_is_an_error_with_file_line_and_the_nearest_known_one() {
     let request = Request { variables: vec![("GLAKE_INTERVALL".into(), "1s".into())], ..Request::default() };
     let error = Layered::read(&request).unwrap_err().chain();
     assert_eq!(error, "unknown variable GLAKE_INTERVALL -> did you mean GLAKE_INTERVAL?");
+    for other in ["GLAKE_MODE", "GLAKE_DISABLE", "GLAKE_BIN", "GLAKE_ALLOCATOR_MAX_BYTES"] {
+        let request = Request { variables: vec![(other.into(), "x".into())], ..Request::default() };
+        assert_eq!(Layered::read(&request).unwrap().config, Config::default(), "{other} belongs to another part");
+    }
 }
 
 #[test]

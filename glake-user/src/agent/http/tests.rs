@@ -97,7 +97,8 @@ impl Agent {
 }
 
 async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> String {
-    stream.write_all(request.as_bytes()).await.unwrap();
+    // A server without a place for us may have closed already.
+    let _ = stream.write_all(request.as_bytes()).await;
     everything(&mut stream).await
 }
 
@@ -223,16 +224,20 @@ async fn a_client_that_sends_nothing_or_too_slowly_or_too_much_is_closed() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off() {
-    let limits = Limits { connection: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { connections: 1, connection: Duration::from_millis(300), ..Limits::default() };
     let mut agent = Agent::start(Web::default(), limits).await;
     agent.step();
     let mut deaf = agent.connect().await;
-    // More answers than the socket buffers hold: the server blocks on writing.
-    let many = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2_000);
+    // More answers than the socket buffers hold: the server blocks on writing, and the only place is taken.
+    let many = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(4_000);
     let _ = timeout(DEADLINE, deaf.write_all(many.as_bytes())).await.expect("cut off while writing");
-    let answers = everything(&mut deaf).await;
-    assert!(answers.matches("HTTP/1.1 200").count() < 2_000, "the connection has an end");
-    assert_eq!(status(&agent.get("/livez").await), "200");
+    let served = async {
+        while status(&agent.get("/livez").await) != "200" {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, served).await.expect("the place is never freed");
+    drop(deaf);
 }
 
 #[tokio::test]
