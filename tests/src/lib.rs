@@ -1,5 +1,6 @@
 //! Helpers of the whole-program tests: where the binary is, how to start it, how to wait with a deadline.
 
+pub mod agent;
 pub mod binary;
 pub mod conformance;
 pub mod pty;
