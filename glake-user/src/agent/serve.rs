@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::{Error, Kind, Result},
     events::source::Source,
+    sys::heap,
     telemetry::state::{State, Status},
 };
 use std::{
@@ -93,6 +94,7 @@ impl Agent {
         sampler.keep_gpu_events(&config.event_store);
         log::info!("{}", privileges::drop_privileges(config.user.as_deref(), config.seal)?);
         shared.publish(sampler.step(&shared));
+        heap::trim();
         let (orders, received) = channel();
         let thread = {
             let shared = Arc::clone(&shared);
