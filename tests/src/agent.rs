@@ -52,11 +52,13 @@ impl Setup {
     /// The command, with its lock and its store in `folder`, not yet started.
     pub fn command(&self, folder: &Path) -> Command {
         let program = binary::path().display().to_string();
-        let words: Vec<&str> = self.before.iter().map(String::as_str).chain([program.as_str(), "run"]).collect();
+        let words: Vec<&str> =
+            self.before.iter().map(String::as_str).chain([program.as_str(), "run"]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(&self.args);
         // Nothing of the caller's configuration reaches the agent.
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GLAKE_")) {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GLAKE_"))
+        {
             command.env_remove(name);
         }
         command.env("GLAKE_LOCK", folder.join("agent.lock")).env("GLAKE_EVENT_STORE", folder.join("events"));

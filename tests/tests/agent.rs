@@ -43,7 +43,8 @@ fn tasks(pid: u32) -> Vec<String> {
 
 /// The sum of a metric's series whose line holds all of `parts`.
 fn metric(body: &str, parts: &[&str]) -> f64 {
-    let lines = body.lines().filter(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part)));
+    let lines =
+        body.lines().filter(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part)));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
@@ -66,10 +67,19 @@ fn a_disk_s_bytes_arrive_in_the_state_and_in_the_metrics() {
     wait("a MiB read", || (bytes_read(&agent) >= before + (1 << 20)).then_some(()));
     let state = agent.json("/api/v1/state");
     let commands = |w: &Value| w["commands"].as_array().unwrap().iter().any(|c| c == "dd");
-    let dd = state["workloads"].as_array().unwrap().iter().find(|w| commands(w)).expect("dd is told apart").clone();
+    let dd = state["workloads"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|w| commands(w))
+        .expect("dd is told apart")
+        .clone();
     assert!(dd["read"]["total"].as_u64().unwrap() >= 1 << 20, "{dd}");
     let body = agent.get("/metrics");
-    assert!(metric(&body, &["glake_block_io_bytes_total{", "operation=\"read\""]) >= f64::from(1 << 20), "{body}");
+    assert!(
+        metric(&body, &["glake_block_io_bytes_total{", "operation=\"read\""]) >= f64::from(1 << 20),
+        "{body}"
+    );
     assert!(metric(&body, &["glake_probe_attached{", "required=\"true\""]) >= 1.0, "{body}");
     assert!(!body.contains("pid="), "a process id is no label");
     let coverage = state["coverage"].as_array().unwrap();
@@ -101,7 +111,10 @@ fn a_second_agent_is_refused_by_name_and_pid() {
     let second = Setup::new(&["--listen", "127.0.0.1:0"]).command(first.folder()).output().unwrap();
     let said = String::from_utf8(second.stderr).unwrap();
     assert_eq!(second.status.code(), Some(2), "{said}");
-    assert!(said.contains(&format!("another agent watches this host already: glake with pid {}", first.pid())), "{said}");
+    assert!(
+        said.contains(&format!("another agent watches this host already: glake with pid {}", first.pid())),
+        "{said}"
+    );
 }
 
 #[test]
@@ -112,7 +125,10 @@ fn a_busy_port_is_a_clear_error_before_anything_is_attached() {
     let ran = Setup::new(&["--listen", &address]).command(folder.path()).output().unwrap();
     let said = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(ran.status.code(), Some(1), "{said}");
-    assert!(said.contains(&format!("listening on {address}")) && said.contains("another program answers"), "{said}");
+    assert!(
+        said.contains(&format!("listening on {address}")) && said.contains("another program answers"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -165,12 +181,14 @@ fn one_look_prints_rates_and_coverage_and_ends() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let look = Setup::new(&["--once", "--json", "--interval", "200ms"]).command(folder.path()).output().unwrap();
+    let look =
+        Setup::new(&["--once", "--json", "--interval", "200ms"]).command(folder.path()).output().unwrap();
     let state: Value = serde_json::from_slice(&look.stdout).unwrap();
     assert!(state["interval_ns"].as_u64().unwrap() >= 200_000_000);
     let degraded = state["health"]["status"] == "degraded";
     assert_eq!(look.status.code(), Some(if degraded { 3 } else { 0 }), "{}", state["health"]);
-    let lines = Setup::new(&["--for", "1s", "--interval", "200ms", "--listen", "127.0.0.1:0"]).command(folder.path());
+    let lines =
+        Setup::new(&["--for", "1s", "--interval", "200ms", "--listen", "127.0.0.1:0"]).command(folder.path());
     let ran = { lines }.output().unwrap();
     assert!([Some(0), Some(3)].contains(&ran.status.code()), "{}", String::from_utf8_lossy(&ran.stderr));
     let text = String::from_utf8(ran.stdout).unwrap();
@@ -190,7 +208,8 @@ fn a_disabled_required_probe_degrades_and_says_so() {
         (ran.status.code(), serde_json::from_slice::<Value>(&ran.stdout).unwrap_or_default())
     };
     let (_, state) = run(&[]);
-    let required = state["probes"].as_array().unwrap().iter().find(|p| p["required"] == true && p["state"] == "on");
+    let required =
+        state["probes"].as_array().unwrap().iter().find(|p| p["required"] == true && p["state"] == "on");
     let name = required.expect("a required probe is on")["name"].as_str().unwrap().to_owned();
     let (code, state) = run(&["--disable-probe", &name]);
     assert_eq!(code, Some(3));
@@ -240,7 +259,8 @@ fn without_the_capabilities_to_attach_it_runs_blind_and_says_why() {
         let ran = setup.command(folder.path()).output().unwrap();
         let state: Value = serde_json::from_slice(&ran.stdout).unwrap_or_default();
         assert_eq!(ran.status.code(), Some(3), "{lost}: {}", String::from_utf8_lossy(&ran.stderr));
-        let block = state["coverage"].as_array().unwrap().iter().find(|c| c["family"] == "block").unwrap().clone();
+        let block =
+            state["coverage"].as_array().unwrap().iter().find(|c| c["family"] == "block").unwrap().clone();
         assert_eq!(block["state"], "no", "{lost}: {block}");
         assert!(!block["missing"].as_array().unwrap().is_empty(), "{lost}: {block}");
         assert_eq!(state["block"], Value::Null, "{lost}: what is not watched is unknown, not zero");
@@ -298,10 +318,8 @@ fn systemd_hears_ready_watchdog_reload_and_stop() {
         heard = heard.split_off(heard.find(text).unwrap() + text.len());
     };
     let mut setup = Setup::new(&["--interval", "200ms"]);
-    setup.env = vec![
-        ("NOTIFY_SOCKET".into(), path.display().to_string()),
-        ("WATCHDOG_USEC".into(), "400000".into()),
-    ];
+    setup.env =
+        vec![("NOTIFY_SOCKET".into(), path.display().to_string()), ("WATCHDOG_USEC".into(), "400000".into())];
     let mut agent = setup.start();
     hear("READY=1");
     hear("WATCHDOG=1");
@@ -326,7 +344,9 @@ impl Network {
             assert!(ran.status.success(), "ip {words}: {}", String::from_utf8_lossy(&ran.stderr));
         };
         run(&format!("netns add {name}"));
-        for words in ["link set lo up", "link add out type dummy", "addr add 192.0.2.2/24 dev out", "link set out up"] {
+        for words in
+            ["link set lo up", "link add out type dummy", "addr add 192.0.2.2/24 dev out", "link set out up"]
+        {
             run(&format!("-n {name} {words}"));
         }
         run(&format!("-n {name} route add default via 192.0.2.1"));
@@ -341,7 +361,8 @@ impl Network {
 
     /// Connections tried and datagrams sent from it, ever.
     fn attempts(&self) -> u64 {
-        let text = String::from_utf8(self.inside(&["cat", "/proc/net/snmp"]).output().unwrap().stdout).unwrap();
+        let text =
+            String::from_utf8(self.inside(&["cat", "/proc/net/snmp"]).output().unwrap().stdout).unwrap();
         let number = |protocol: &str, field: &str| {
             let mut lines = text.lines().filter(|l| l.starts_with(protocol));
             let (names, values) = (lines.next().unwrap(), lines.next().unwrap());

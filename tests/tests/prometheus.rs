@@ -48,7 +48,8 @@ fn every_metric_that_a_rule_names_exists() {
     let words = expressions.flat_map(|line| line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')));
     let mut seen = 0;
     for word in words.filter(|word| word.starts_with("glake_")) {
-        let stem = ["_bucket", "_count", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word);
+        let stem =
+            ["_bucket", "_count", "_sum"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word);
         let known = glake::telemetry::metrics::table::TABLE.iter().any(|family| family.name == stem);
         assert!(known, "{word} is no metric of the agent");
         seen += 1;
@@ -133,7 +134,10 @@ impl Prometheus {
 fn disk_load() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let of = format!("of={}", folder.path().join("blocks").display());
-    let ran = Command::new("dd").args(["if=/dev/zero", &of, "bs=4k", "count=256", "oflag=direct"]).output().unwrap();
+    let ran = Command::new("dd")
+        .args(["if=/dev/zero", &of, "bs=4k", "count=256", "oflag=direct"])
+        .output()
+        .unwrap();
     assert!(ran.status.success(), "{}", text(&ran));
 }
 
@@ -142,9 +146,12 @@ fn a_real_prometheus_scrapes_openmetrics_and_answers_promql() {
     let (Some(program), true) = (program("prometheus"), can_watch()) else { return };
     let agent = Setup::new(&["--interval", "200ms"]).start();
     let prometheus = Prometheus::start(&program, &agent);
-    wait("the first scrape", || prometheus.query("up{job=\"glake\"}").first().filter(|(_, up)| *up == 1.0).cloned());
+    wait("the first scrape", || {
+        prometheus.query("up{job=\"glake\"}").first().filter(|(_, up)| *up == 1.0).cloned()
+    });
     let written = |range: &str| {
-        let found = prometheus.query(&format!("sum(increase(glake_block_io_bytes_total{{operation=\"write\"}}[{range}]))"));
+        let found = prometheus
+            .query(&format!("sum(increase(glake_block_io_bytes_total{{operation=\"write\"}}[{range}]))"));
         found.first().map_or(0.0, |(_, bytes)| *bytes)
     };
     let found = wait("bytes written", || {

@@ -111,7 +111,11 @@ fn guest(tree: &Tree, args: &Args) -> Result<i32> {
     let day = ["xtask", "--timeout", "86400", "--kernel", &args.kernel, "--", "sh", "-c", LOAD, "glake"];
     let mut line: Vec<String> = day.map(str::to_owned).into();
     line.push("glake".to_owned());
-    line.extend(if args.glake.is_empty() { vec!["run".to_owned(), "--lines".to_owned()] } else { args.glake.clone() });
+    line.extend(if args.glake.is_empty() {
+        vec!["run".to_owned(), "--lines".to_owned()]
+    } else {
+        args.glake.clone()
+    });
     vm::run(tree, &Guest::parse_from(line).vm)
 }
 

@@ -10,6 +10,7 @@ pub mod caps;
 pub(crate) mod cuda;
 pub mod cuda_gpu;
 pub mod cuda_kernels;
+pub mod heap;
 pub mod mmap;
 pub mod tracefs;
 pub mod uvm;

@@ -56,7 +56,11 @@ fn an_unknown_key_is_an_error_with_file_line_and_the_nearest_known_one() {
     assert_eq!(error, "unknown variable GLAKE_INTERVALL -> did you mean GLAKE_INTERVAL?");
     for other in ["GLAKE_MODE", "GLAKE_DISABLE", "GLAKE_BIN", "GLAKE_ALLOCATOR_MAX_BYTES"] {
         let request = Request { variables: vec![(other.into(), "x".into())], ..Request::default() };
-        assert_eq!(Layered::read(&request).unwrap().config, Config::default(), "{other} belongs to another part");
+        assert_eq!(
+            Layered::read(&request).unwrap().config,
+            Config::default(),
+            "{other} belongs to another part"
+        );
     }
 }
 
