@@ -192,7 +192,7 @@ fn one_look_prints_rates_and_coverage_and_ends() {
     let ran = { lines }.output().unwrap();
     assert!([Some(0), Some(3)].contains(&ran.status.code()), "{}", String::from_utf8_lossy(&ran.stderr));
     let text = String::from_utf8(ran.stdout).unwrap();
-    assert!(text.lines().any(|line| line.contains("idle") || line.contains("/s")), "{text}");
+    assert!(text.lines().count() >= 2 && !text.contains("nothing is watched"), "{text}");
 }
 
 #[test]
@@ -251,7 +251,8 @@ fn without_the_capabilities_to_attach_it_runs_blind_and_says_why() {
     if !can_watch() {
         return;
     }
-    for lost in ["cap_bpf,cap_sys_admin", "cap_perfmon,cap_sys_admin"] {
+    // CAP_SYS_ADMIN stands in for the other two where it is held.
+    for lost in ["bpf,sys_admin", "perfmon,sys_admin"] {
         let list = format!("-{}", lost.replace(',', ",-"));
         let mut setup = Setup::new(&["--once", "--json", "--interval", "200ms"]);
         setup.before = ["setpriv", "--bounding-set", &list].map(str::to_owned).into();
@@ -344,12 +345,9 @@ impl Network {
             assert!(ran.status.success(), "ip {words}: {}", String::from_utf8_lossy(&ran.stderr));
         };
         run(&format!("netns add {name}"));
-        for words in
-            ["link set lo up", "link add out type dummy", "addr add 192.0.2.2/24 dev out", "link set out up"]
-        {
+        for words in ["link set lo up", "addr add 192.0.2.2/32 dev lo", "route add default dev lo"] {
             run(&format!("-n {name} {words}"));
         }
-        run(&format!("-n {name} route add default via 192.0.2.1"));
         network
     }
 

@@ -10,7 +10,6 @@ mod notify;
 pub mod privileges;
 mod sampler;
 mod serve;
-pub mod view;
 pub mod web;
 
 pub use lock::Lock;

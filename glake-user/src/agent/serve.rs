@@ -4,7 +4,8 @@ use super::{
     config::{Config, Layered, Profile, Request},
     http::{Limits, Server},
     lock::Lock,
-    notify, privileges,
+    notify::{Manager, watchdog_interval},
+    privileges,
     sampler::{Order, Sampler, Shared},
     web::Web,
 };
@@ -92,6 +93,7 @@ impl Agent {
         }
         let mut sampler = Sampler::new((self.open)(&wanted)?, self.root.clone());
         sampler.keep_gpu_events(&config.event_store);
+        let manager = Manager::connect();
         log::info!("{}", privileges::drop_privileges(config.user.as_deref(), config.seal)?);
         shared.publish(sampler.step(&shared));
         heap::trim();
@@ -104,7 +106,7 @@ impl Agent {
                 .map_err(|e| Error::os("starting the sampler", e))?
         };
         let (layered, request, full_for) = (self.layered, self.request, self.full_for);
-        let running = Running { layered, request, full_for, shared, orders: orders.clone() };
+        let running = Running { layered, request, full_for, shared, manager, orders: orders.clone() };
         let outcome = runtime.block_on(running.run(server, until, report));
         let _ = orders.send(Order::Stop);
         // A source that hangs must not hold up the end: the kernel takes the probes off with the process.
@@ -138,6 +140,7 @@ struct Running {
     request: Request,
     full_for: Option<Duration>,
     shared: Arc<Shared>,
+    manager: Manager,
     orders: Sender<Order>,
 }
 
@@ -155,9 +158,9 @@ impl Running {
         let serving = tokio::spawn(server.run(stopped));
         let scheme = if self.layered.config.web_config.is_some() { "" } else { "http://" };
         log::info!("answering on {scheme}{address}");
-        notify::ready(&format!("answering on {address}"));
+        self.manager.ready(&format!("answering on {address}"));
         let result = self.watch(signals, &rekey, until, report).await;
-        notify::stopping();
+        self.manager.stopping();
         let _ = stop.send(true);
         let _ = serving.await;
         result?;
@@ -174,8 +177,7 @@ impl Running {
         report: &mut dyn FnMut(&State) -> Result<()>,
     ) -> Result<()> {
         let mut readings = self.shared.subscribe();
-        let mut alive =
-            tokio::time::interval(notify::watchdog_interval().unwrap_or(Duration::from_secs(3600)));
+        let mut alive = tokio::time::interval(watchdog_interval().unwrap_or(Duration::from_secs(3600)));
         let far = Duration::from_secs(3600 * 24 * 365);
         let end = tokio::time::sleep(if let Until::Elapsed(time) = until { time } else { far });
         let quiet = tokio::time::sleep(self.full_for.unwrap_or(far));
@@ -190,7 +192,7 @@ impl Running {
                 _ = alive.tick() => {
                     // A hanging sampler makes a useless agent: then systemd may start it again.
                     if self.shared.beat_age() < self.shared.stuck_after() {
-                        notify::watchdog();
+                        self.manager.watchdog();
                     }
                 }
                 () = quiet.as_mut(), if full => {
@@ -208,17 +210,17 @@ impl Running {
 
     /// All or nothing: a configuration with anything wrong in it, or with a change that needs a restart, changes nothing.
     fn reload(&mut self, rekey: &(dyn Fn(&Web) + Send + Sync)) {
-        notify::reloading();
+        self.manager.reloading();
         let result = self.try_reload(rekey);
         self.shared.set_reload_refused(result.is_err());
         match result {
             Ok(()) => {
                 log::info!("configuration read again");
-                notify::ready("configuration read again");
+                self.manager.ready("configuration read again");
             }
             Err(e) => {
                 log::error!("reload refused, nothing was changed: {}", e.chain());
-                notify::ready("the last reload was refused; the log says why");
+                self.manager.ready("the last reload was refused; the log says why");
             }
         }
     }

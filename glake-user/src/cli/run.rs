@@ -1,12 +1,12 @@
 //! `glake run`: the agent, or one look with `--once`.
 
-use super::{exit, out};
+use super::{exit, out, view};
 use crate::{
     agent::{
         Agent, Sampler, Shared, Until,
         config::{Layered, Request},
         http::Limits,
-        live, logger, view,
+        live, logger,
     },
     error::{Error, Kind, Result},
     telemetry::state::{State, Status},
@@ -104,7 +104,8 @@ pub(super) fn run(args: Args) -> Result<u8> {
         limits: Limits::default(),
         full_for,
     };
-    let mut report = |state: &State| if lines { print(state, args.json) } else { Ok(()) };
+    let mut printer = Printer { json: args.json, lines: view::Lines::default() };
+    let mut report = |state: &State| if lines { printer.print(state) } else { Ok(()) };
     let outcome = agent.run(duration.map_or(Until::Signal, Until::Elapsed), &mut report)?;
     // A service that was told to end did what it was asked for; a look of ten seconds answers how well it saw.
     Ok(if outcome.degraded && duration.is_some() { exit::DEGRADED } else { exit::OK })
@@ -118,21 +119,32 @@ fn once(layered: &Layered, json: bool) -> Result<u8> {
     sampler.step(&shared)?;
     std::thread::sleep(config.interval);
     let reading = sampler.step(&shared)?;
-    print(&reading.state, json)?;
+    Printer { json, lines: view::Lines::default() }.print(&reading.state)?;
+    for reason in &reading.state.health.reasons {
+        out::say(format_args!("glake: degraded: {reason}"));
+    }
     Ok(if reading.state.health.status == Status::Degraded { exit::DEGRADED } else { exit::OK })
 }
 
-fn print(state: &State, json: bool) -> Result<()> {
-    // A first reading has no rates: nothing to show yet.
-    if state.interval_ns.is_none() {
-        return Ok(());
+/// Prints states: as JSON, or a line per device.
+struct Printer {
+    json: bool,
+    lines: view::Lines,
+}
+
+impl Printer {
+    fn print(&mut self, state: &State) -> Result<()> {
+        // A first reading has no rates: nothing to show yet.
+        if state.interval_ns.is_none() {
+            return Ok(());
+        }
+        let text = if self.json {
+            let text = serde_json::to_string(state);
+            text.map_err(|e| Error::new(Kind::Io, "writing the state as JSON").because(e))? + "\n"
+        } else {
+            self.lines.of(state).into_iter().map(|line| line + "\n").collect()
+        };
+        let mut stdout = out::stdout();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(out::failed)
     }
-    let text = if json {
-        let text = serde_json::to_string(state);
-        text.map_err(|e| Error::new(Kind::Io, "writing the state as JSON").because(e))? + "\n"
-    } else {
-        view::lines(state)
-    };
-    let mut stdout = out::stdout();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(out::failed)
 }
