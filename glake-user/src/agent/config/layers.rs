@@ -137,10 +137,12 @@ impl Layered {
         if let Some(at) = KEYS.iter().position(|key| key.variable() == name) {
             return self.set(at, value, Origin::Variable(name.to_owned()));
         }
-        let known: Vec<String> = KEYS.iter().map(Key::variable).collect();
-        match nearest(name, known.iter().map(String::as_str)) {
+        // The prefix that all share would make any two short names look alike.
+        let bare = |name: &str| name.strip_prefix("GLAKE_").unwrap_or(name).to_owned();
+        let known: Vec<String> = KEYS.iter().map(|key| bare(&key.variable())).collect();
+        match nearest(&bare(name), known.iter().map(String::as_str)) {
             Some(near) => Err(Error::new(ErrorKind::Misuse, format!("unknown variable {name}"))
-                .remedy(format!("did you mean {near}?"))),
+                .remedy(format!("did you mean GLAKE_{near}?"))),
             None => Ok(()),
         }
     }
