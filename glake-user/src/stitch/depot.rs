@@ -17,6 +17,8 @@ pub(crate) struct Depot {
     reserved_peak: AtomicU64,
     /// `u64::MAX`: no limit but the device's.
     limit: AtomicU64,
+    /// Handles ever made.
+    made: AtomicU64,
 }
 
 impl Depot {
@@ -26,6 +28,7 @@ impl Depot {
             reserved: AtomicU64::new(0),
             reserved_peak: AtomicU64::new(0),
             limit: AtomicU64::new(limit.unwrap_or(u64::MAX)),
+            made: AtomicU64::new(0),
         }
     }
 
@@ -53,6 +56,11 @@ impl Depot {
         self.limit.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
+    /// Handles ever made.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
     /// Bytes that the limit still leaves.
     pub(crate) fn headroom(&self) -> u64 {
         self.limit().saturating_sub(self.reserved())
@@ -78,6 +86,7 @@ impl Depot {
     /// A new handle, within the limit.
     pub(crate) fn create(&self, driver: &Driver, size: u64) -> Result<Handle> {
         self.admit(size)?;
+        self.made.fetch_add(1, Ordering::Relaxed);
         driver.create(size).inspect_err(|_| {
             self.reserved.fetch_sub(size, Ordering::Relaxed);
         })

@@ -93,7 +93,7 @@ impl Heap {
         if options.handle_bytes == 0 || !options.handle_bytes.is_multiple_of(granule) {
             let doing = format!("allocator.handle_bytes = {} with a unit of {granule}", options.handle_bytes);
             return Err(
-                Error::new(Kind::BadInput, doing).remedy("use a multiple of the unit, 16 MiB by default")
+                Error::new(Kind::BadInput, doing).remedy("use a multiple of the unit, 8 MiB by default")
             );
         }
         Ok(Heap {

@@ -8,7 +8,7 @@ pub struct Options {
     /// `allocator.remap_slack_ratio`: where a request fits nowhere, new physical memory is made instead of remapping
     /// while `reserved <= peak allocated * (1 + ratio)`.
     pub remap_slack_ratio: f64,
-    /// `allocator.handle_bytes`: size of a physical handle for blocks of 1 MiB and more.
+    /// `allocator.handle_bytes`: size of the first physical handles for blocks of 1 MiB and more; later ones are larger.
     pub handle_bytes: u64,
     /// Requests below this are kept in the small-block pool.
     pub small_bytes: u64,
@@ -29,7 +29,7 @@ impl Default for Options {
         Options {
             max_bytes: None,
             remap_slack_ratio: 0.0,
-            handle_bytes: 16 << 20,
+            handle_bytes: 8 << 20,
             small_bytes: 1 << 20,
             ahead_bytes: 0,
             zombie_bytes: 64 << 30,

@@ -45,10 +45,11 @@ impl Heap {
 
     /// All earlier work of the lane's stream is done when this returns.
     fn wait_for_all(&self, lane: &mut Lane) -> Result<()> {
+        // Shared blocks first: they become free in the epoch that is then closed.
+        while lane.any_waiting() && lane.wait_shared(&self.front, self.options.wait_ns)? {}
         let stream = lane.stream;
         lane.epochs.close(&self.front, stream);
         while lane.epochs.wait_oldest(&self.front, self.options.wait_ns)? {}
-        while lane.any_waiting() && lane.wait_shared(&self.front, self.options.wait_ns)? {}
         Ok(())
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Trace files; the repository's two real training runs if none.
     files: Vec<PathBuf>,
     /// Handle sizes in MiB.
-    #[arg(long, value_delimiter = ',', default_value = "16")]
+    #[arg(long, value_delimiter = ',', default_value = "8")]
     handles: Vec<u64>,
     /// Values of `allocator.remap_slack_ratio`.
     #[arg(long, value_delimiter = ',', default_value = "0")]
