@@ -16,12 +16,20 @@ pub(crate) struct Epochs {
     closed: VecDeque<(u32, Event)>,
     /// Bytes freed in the open epoch.
     pub(crate) freed: u64,
+    /// Every epoch below this has been past for [`COLD_NS`]: what was freed then is not part of a cycle of this stream.
+    cold: u32,
+    /// What was past, and when that was looked at.
+    seen: (u32, u64),
 }
+
+/// Memory that its stream has not touched for this long goes to other streams without need. Less, and streams that take
+/// turns would take the same memory from each other at every turn.
+const COLD_NS: u64 = 1_000_000_000;
 
 impl Epochs {
     /// Epoch 0 is always past: for what the GPU never touched, or is known to be done with.
     pub(crate) fn new() -> Epochs {
-        Epochs { open: 1, past: 1, closed: VecDeque::new(), freed: 0 }
+        Epochs { open: 1, past: 1, closed: VecDeque::new(), freed: 0, cold: 0, seen: (1, 0) }
     }
 
     /// Closes the open epoch with an event. Does nothing while the stream is captured: the epoch stays open.
@@ -42,6 +50,18 @@ impl Epochs {
             self.pass(driver, epoch, event);
         }
         Ok(())
+    }
+
+    /// Looks which epochs are cold by now.
+    pub(crate) fn cool(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.seen.1) >= COLD_NS {
+            self.cold = self.seen.0;
+            self.seen = (self.past, now_ns);
+        }
+    }
+
+    pub(crate) fn is_cold(&self, epoch: u32) -> bool {
+        epoch < self.cold
     }
 
     fn pass(&mut self, driver: &Driver, epoch: u32, event: Event) {

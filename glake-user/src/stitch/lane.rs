@@ -62,6 +62,17 @@ pub(crate) struct Tally {
     pub(crate) published: (u64, u64),
 }
 
+/// Which free ranges may give handles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// All: the caller is the same stream.
+    All,
+    /// Those that the GPU is done with.
+    Past,
+    /// Those that were left alone for a while, too.
+    Cold,
+}
+
 /// A block as the lane found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -254,13 +265,18 @@ impl Lane {
         spots
     }
 
-    /// Handles in wholly free ranges. `only_past`: only where the GPU is done with the range.
-    pub(crate) fn offers(&self, only_past: bool) -> Vec<Offer> {
+    /// Handles in wholly free ranges.
+    pub(crate) fn offers(&self, which: Which) -> Vec<Offer> {
         let mut offers = Vec::new();
         for (index, space) in self.spaces.iter().enumerate() {
             for at in space.free.at_least(&space.nodes, 1) {
                 let node = *space.node(at);
-                if only_past && !self.epochs.is_past(node.epoch) {
+                let may = match which {
+                    Which::All => true,
+                    Which::Past => self.epochs.is_past(node.epoch),
+                    Which::Cold => self.epochs.is_cold(node.epoch),
+                };
+                if !may {
                     continue;
                 }
                 for (address, mapping) in space.handles_in(at).filter(|(_, m)| m.pins == 0) {
@@ -347,9 +363,10 @@ impl Lane {
         self.zombies.push_back(Zombie { space, node, address, size, epoch });
     }
 
-    /// Takes handles out of free ranges that the GPU is done with, `want` bytes or all there are.
-    pub(crate) fn harvest(&mut self, want: u64) -> Vec<Piece> {
-        let mut offers = self.offers(true);
+    /// Takes handles out of free ranges, `want` bytes or all there are. Never [`Which::All`]: their next user may be
+    /// another stream.
+    pub(crate) fn harvest(&mut self, want: u64, which: Which) -> Vec<Piece> {
+        let mut offers = self.offers(which);
         offers.sort_by_key(|o| o.home.map(|h| std::cmp::Reverse(h.address)));
         let mut pieces = Vec::new();
         let mut got = 0;

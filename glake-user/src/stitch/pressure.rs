@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use super::heap::{Heap, Want};
-use super::lane::{Lane, SMALL};
+use super::lane::{Lane, SMALL, Which};
 use super::lanes::lock;
 use super::plan::{Offer, Part, Plan, Shortage, View, plan};
 use crate::error::{Error, Kind, Result};
@@ -123,7 +123,7 @@ impl Heap {
             match plan(&view) {
                 Ok(plan) => {
                     let new = new_bytes(&plan);
-                    if new > view.slack && !harvested && self.harvest_past(lane, new - view.slack) > 0 {
+                    if new > view.slack && !harvested && self.harvest_cold(lane, new - view.slack) > 0 {
                         harvested = true;
                         continue;
                     }
@@ -139,7 +139,7 @@ impl Heap {
         self.publish(lane, 1);
         let idle = self.depot.list().into_iter().map(|(handle, size)| Offer { handle, size, home: None });
         let mut offers: Vec<Offer> = idle.collect();
-        offers.extend(lane.offers(!self.options.remap_while_busy));
+        offers.extend(lane.offers(self.own_ranges()));
         View {
             size: want.size,
             space: want.space as u8,
@@ -151,6 +151,11 @@ impl Heap {
             handle_bytes: self.handle_bytes(want),
             costs: self.costs,
         }
+    }
+
+    /// Which free ranges of its own a stream may take handles from.
+    pub(crate) fn own_ranges(&self) -> Which {
+        if self.options.remap_while_busy { Which::All } else { Which::Past }
     }
 
     /// The size of a new handle. It doubles with every [`DOUBLE_AFTER`] handles made, so that the driver's time does not
@@ -174,8 +179,8 @@ impl Heap {
         allowed.saturating_sub(self.depot.reserved()) / self.granule * self.granule
     }
 
-    /// Takes memory that the GPU is done with out of the other lanes whose lock is free: `lane`'s own is held.
-    fn harvest_past(&self, lane: &Lane, want: u64) -> u64 {
+    /// Takes memory that other lanes left alone, where their lock is free: `lane`'s own is held.
+    fn harvest_cold(&self, lane: &Lane, want: u64) -> u64 {
         if self.lanes.count() < 2 || self.captures.load(Ordering::Relaxed) > 0 {
             return 0;
         }
@@ -185,7 +190,8 @@ impl Heap {
             if other.stream == lane.stream || got >= want || self.poll(&mut other).is_err() {
                 continue;
             }
-            let pieces = other.harvest(want - got);
+            other.epochs.cool(self.front.device.now_ns());
+            let pieces = other.harvest(want - got, Which::Cold);
             got += pieces.iter().map(|p| p.1).sum::<u64>();
             self.depot.keep(pieces);
         }
@@ -201,7 +207,7 @@ impl Heap {
                     let mut other = lock(other);
                     if other.stream != stream {
                         self.poll(&mut other)?;
-                        self.depot.keep(other.harvest(missing));
+                        self.depot.keep(other.harvest(missing, Which::Past));
                     }
                 }
             }
@@ -243,7 +249,7 @@ impl Heap {
             other.epochs.close(&self.front, its_stream);
             self.totals.waits.fetch_add(1, Ordering::Relaxed);
             while other.epochs.wait_oldest(&self.front, self.options.wait_ns)? {}
-            let pieces = other.harvest(missing - got);
+            let pieces = other.harvest(missing - got, Which::Past);
             got += pieces.iter().map(|p| p.1).sum::<u64>();
             self.depot.keep(pieces);
         }

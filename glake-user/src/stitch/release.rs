@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use super::heap::{Heap, Want};
-use super::lane::{LARGE, Lane, SPACES};
+use super::lane::{LARGE, Lane, SPACES, Which};
 use super::lanes::lock;
 use super::plan::{Shortage, plan};
 use super::space::State;
@@ -28,7 +28,7 @@ impl Heap {
         for lane in self.lanes.all() {
             let mut lane = lock(lane);
             self.wait_for_all(&mut lane)?;
-            let pieces = lane.harvest(u64::MAX);
+            let pieces = lane.harvest(u64::MAX, Which::Past);
             self.depot.keep(pieces);
             self.unmap_zombies(&mut lane);
         }
@@ -81,7 +81,7 @@ impl Heap {
     }
 
     fn gather(&self, lane: &mut Lane) -> Result<()> {
-        let whole: u64 = lane.offers(!self.options.remap_while_busy).iter().map(|o| o.size).sum();
+        let whole: u64 = lane.offers(self.own_ranges()).iter().map(|o| o.size).sum();
         if whole <= lane.largest_free() {
             return Ok(());
         }
