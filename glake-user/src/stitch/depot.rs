@@ -86,20 +86,20 @@ impl Depot {
     /// A new handle, within the limit.
     pub(crate) fn create(&self, driver: &Driver, size: u64) -> Result<Handle> {
         self.admit(size)?;
-        self.made.fetch_add(1, Ordering::Relaxed);
-        driver.create(size).inspect_err(|_| {
+        let handle = driver.create(size).inspect_err(|_| {
             self.reserved.fetch_sub(size, Ordering::Relaxed);
-        })
+        })?;
+        self.made.fetch_add(1, Ordering::Relaxed);
+        // Only now: what the driver refused was never held.
+        self.reserved_peak.fetch_max(self.reserved(), Ordering::Relaxed);
+        Ok(handle)
     }
 
     fn admit(&self, size: u64) -> Result<()> {
         let limit = self.limit();
         let add = |held: u64| held.checked_add(size).filter(|sum| *sum <= limit);
         match self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(before) => {
-                self.reserved_peak.fetch_max(before + size, Ordering::Relaxed);
-                Ok(())
-            }
+            Ok(_) => Ok(()),
             Err(held) => {
                 let doing = format!("holding {size} bytes more than {held}, with a limit of {limit}");
                 Err(Error::new(Kind::Exhausted, doing).remedy("raise allocator.max_bytes"))
