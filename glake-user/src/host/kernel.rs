@@ -230,7 +230,7 @@ pub fn tracefs(root: &Path) -> Answer {
     match last {
         None => Answer::no(
             "tracefs is not mounted",
-            "mount -t tracefs tracefs /sys/kernel/tracing (in a container: mount it from the host, read-only)",
+            "mount -t tracefs tracefs /sys/kernel/tracing (in a container: mount the host's)",
         ),
         Some((place, e)) if e.kind() == io::ErrorKind::PermissionDenied => Answer::no(
             format!("/{place} is closed to this user (mode 0700)"),

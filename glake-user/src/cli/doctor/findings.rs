@@ -44,8 +44,10 @@ pub(super) fn of(
             remedy: Some("build it with `cargo xtask run`, or take a released binary".into()),
         });
     }
-    all.extend(coverage.iter().filter_map(of_coverage));
-    all.extend(facts.iter().filter_map(of_fact));
+    // The fact before what follows from it: one cause is one finding.
+    for finding in facts.iter().filter_map(of_fact).chain(coverage.iter().filter_map(of_coverage)) {
+        join(&mut all, finding);
+    }
     all.extend(surroundings.iter().map(|text| Finding {
         level: Level::Warn,
         what: "surroundings".into(),
@@ -54,6 +56,19 @@ pub(super) fn of(
     }));
     all.sort_by_key(|f| f.level as u8);
     all
+}
+
+/// Adds a finding, or its name to one that has the same remedy: what one action mends is said once.
+fn join(all: &mut Vec<Finding>, finding: Finding) {
+    let twin =
+        |f: &&mut Finding| f.level == finding.level && f.remedy.is_some() && f.remedy == finding.remedy;
+    match all.iter_mut().find(twin) {
+        Some(first) => {
+            first.what.push_str(", ");
+            first.what.push_str(&finding.what);
+        }
+        None => all.push(finding),
+    }
 }
 
 /// What is off has nothing to watch here. Without a required probe the agent is degraded: that is a failure, and block

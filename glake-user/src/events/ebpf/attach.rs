@@ -283,13 +283,19 @@ impl Placed {
         self.state == ProbeState::On
     }
 
-    /// Off until its module comes.
-    pub(crate) fn await_module(&mut self) {
+    /// Off until its module comes. Without tracefs nobody can tell whether it is there: then that is the reason.
+    pub(crate) fn await_module(&mut self, root: &Path) {
         let hook = self.entry.hooks.first().map(Hook::describe).unwrap_or_default();
         let module = self.entry.module.unwrap_or_default();
-        let mut why = Refusal::absent(format!("no {hook} now: module {module} is not loaded, or lacks it"));
+        let (state, mut why) = match Tracefs::find(root) {
+            Ok(_) => {
+                let reason = format!("no {hook} now: module {module} is not loaded, or lacks it");
+                (ProbeState::Off, Refusal::absent(reason))
+            }
+            Err(e) => (ProbeState::Failed, Refusal::of(&e)),
+        };
         why.module_missing = true;
-        self.off(ProbeState::Off, why);
+        self.off(state, why);
     }
 
     pub(crate) fn off(&mut self, state: ProbeState, why: Refusal) {
@@ -383,7 +389,7 @@ impl Loaded {
             .cloned()
             .unwrap_or_else(|| Refusal::absent("there is no way to it on this kernel".to_owned()));
         if absent && placed.entry.module.is_some() {
-            placed.await_module();
+            placed.await_module(&self.root);
             return;
         }
         let state = if absent && !placed.entry.required { ProbeState::Off } else { ProbeState::Failed };

@@ -148,7 +148,8 @@ impl Live {
         let unit = &mut self.units[at];
         let comes_with_module = unit.probes.iter().all(|p| p.entry.module.is_some());
         if comes_with_module && has_object() && !present(&self.root, group) {
-            unit.probes.iter_mut().for_each(|p| p.await_module());
+            let root = &self.root;
+            unit.probes.iter_mut().for_each(|p| p.await_module(root));
             return;
         }
         if unit.armed.is_none() {
@@ -226,7 +227,7 @@ impl Live {
                 .unit(group)
                 .probes
                 .iter()
-                .any(|p| p.state == ProbeState::Off && p.why.as_ref().is_some_and(|w| w.module_missing));
+                .any(|p| !p.is_on() && p.why.as_ref().is_some_and(|w| w.module_missing));
             if waiting && present(&self.root, group) {
                 // The offsets were not known when the programs were loaded: load them anew.
                 *self.unit(group) = Unit::new(group);
