@@ -1,7 +1,10 @@
 //! Atomic access to words of map values. The BPF target of rustc declares no atomic read-modify-write types, though the
 //! instructions exist (kernel 5.12 and newer, `-C target-cpu=v3`): hence the compiler's intrinsics.
 
-use core::intrinsics::{AtomicOrdering::{Relaxed, SeqCst}, atomic_cxchg, atomic_xadd};
+use core::intrinsics::{
+    AtomicOrdering::{Relaxed, SeqCst},
+    atomic_cxchg, atomic_xadd,
+};
 
 /// A word that other CPUs may change.
 ///

@@ -26,7 +26,7 @@ pub fn of_submitter(bio: Option<Kernel>, device: u32, op: u32) -> u32 {
         OwnerKey { cgroup, tgid: (bpf_get_current_pid_tgid() >> 32) as u32, device_op }
     };
     // SAFETY: the value is a word that never changes after its insertion.
-    match unsafe { OWNERS.get(&key) } {
+    match unsafe { OWNERS.get(key) } {
         Some(cell) => *cell + 1,
         None => claim(&key),
     }
@@ -60,7 +60,7 @@ fn claim(key: &OwnerKey) -> u32 {
         (&raw mut (*info).taken).write_volatile(1);
     }
     // BPF_NOEXIST: another CPU may have been quicker; user space finds the cell that is left over and frees it.
-    if OWNERS.insert(key, &cell, 1).is_ok() {
+    if OWNERS.insert(key, cell, 1).is_ok() {
         return cell + 1;
     }
     // SAFETY: as in `of_submitter`; and the cell is still ours alone.

@@ -228,10 +228,8 @@ fn threads_and_streams_at_once_keep_the_books() {
                         Ok(block) => live.push(block),
                         Err(e) => assert_eq!(e.kind(), Kind::Exhausted, "{}", e.chain()),
                     }
-                    if live.len() > 20 || turn % 3 == 0 {
-                        if let Some(block) = (!live.is_empty()).then(|| live.swap_remove(0)) {
-                            heap.free(block.ptr, stream).unwrap();
-                        }
+                    if !live.is_empty() && (live.len() > 20 || turn % 3 == 0) {
+                        heap.free(live.swap_remove(0).ptr, stream).unwrap();
                     }
                     if turn % 64 == n {
                         gpu.advance(100_000);

@@ -1,8 +1,8 @@
 //! One file per subcommand. Results on stdout, talk on stderr; a broken pipe is success.
 //!
 //! To add a subcommand: a file with `pub struct Args` (clap's `Args`, with examples in `after_help`) and
-//! `pub fn run(args: Args) -> Result<u8>`; then its `mod` line, its variant of [`Command`] and its arm in
-//! [`Command::run`]. A test asks every command for an example.
+//! `pub fn run(args: Args) -> Result<u8>`; then its `mod` line, its variant of `Command` and its arm in
+//! `Command::run`. A test asks every command for an example.
 
 mod client;
 mod completions;

@@ -246,14 +246,6 @@ impl Space {
         (self.nodes.len() - 1) as u32
     }
 
-    /// The node that holds an address: O(nodes), for slow paths.
-    pub(crate) fn holding(&self, address: u64) -> Option<u32> {
-        self.in_order().find(|&at| {
-            let node = self.node(at);
-            node.start <= address && address < node.end()
-        })
-    }
-
     /// All nodes, region by region, in address order.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = u32> + '_ {
         self.regions.iter().flat_map(move |&first| {

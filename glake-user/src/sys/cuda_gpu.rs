@@ -281,30 +281,36 @@ impl CudaGpu {
     /// A stream that does not wait for the default stream.
     pub fn create_stream(&self) -> Result<u64> {
         let mut stream = ptr::null_mut();
-        // SAFETY: `stream` is a valid place.
         self.inside(
             || "creating a stream".to_owned(),
-            |f| unsafe { (f.stream_create)(&raw mut stream, NON_BLOCKING) },
+            |f| {
+                // SAFETY: `stream` is a valid place.
+                unsafe { (f.stream_create)(&raw mut stream, NON_BLOCKING) }
+            },
         )?;
         Ok(stream as u64)
     }
 
     /// Destroys a stream that this process made.
     pub fn destroy_stream(&self, stream: u64) -> Result<()> {
-        // SAFETY: the driver checks the handle; streams are numbers to us.
         self.inside(
             || format!("destroying stream {stream:#x}"),
-            |f| unsafe { (f.stream_destroy)(stream as cu::CUstream) },
+            |f| {
+                // SAFETY: the driver checks the handle; streams are numbers to us.
+                unsafe { (f.stream_destroy)(stream as cu::CUstream) }
+            },
         )
     }
 
     /// Whether a stream is captured.
     pub fn is_capturing(&self, stream: u64) -> Result<bool> {
         let mut state = 0;
-        // SAFETY: `state` is a valid place.
         self.inside(
             || format!("asking whether stream {stream:#x} is captured"),
-            |f| unsafe { (f.stream_is_capturing)(stream as cu::CUstream, &raw mut state) },
+            |f| {
+                // SAFETY: `state` is a valid place.
+                unsafe { (f.stream_is_capturing)(stream as cu::CUstream, &raw mut state) }
+            },
         )?;
         Ok(state != 0)
     }
@@ -383,10 +389,12 @@ impl CudaGpu {
     /// Plain device memory, as cudaMalloc gives it.
     pub fn alloc(&self, size: u64) -> Result<u64> {
         let mut at = 0;
-        // SAFETY: `at` is a valid place.
         self.inside(
             || format!("allocating {size} bytes"),
-            |f| unsafe { (f.alloc)(&raw mut at, size as usize) },
+            |f| {
+                // SAFETY: `at` is a valid place.
+                unsafe { (f.alloc)(&raw mut at, size as usize) }
+            },
         )?;
         Ok(at)
     }
@@ -404,57 +412,69 @@ impl CudaGpu {
 
     /// Makes a stream wait for an event.
     pub fn stream_wait(&self, stream: u64, event: u64) -> Result<()> {
-        // SAFETY: the event exists; the driver checks the stream.
         self.inside(
             || format!("making stream {stream:#x} wait"),
-            |f| unsafe { (f.stream_wait)(stream as cu::CUstream, event as cu::CUevent, 0) },
+            |f| {
+                // SAFETY: the event exists; the driver checks the stream.
+                unsafe { (f.stream_wait)(stream as cu::CUstream, event as cu::CUevent, 0) }
+            },
         )
     }
 
     /// Waits for a stream.
     pub fn synchronize(&self, stream: u64) -> Result<()> {
-        // SAFETY: the driver checks the stream.
         self.inside(
             || format!("waiting for stream {stream:#x}"),
-            |f| unsafe { (f.stream_synchronize)(stream as cu::CUstream) },
+            |f| {
+                // SAFETY: the driver checks the stream.
+                unsafe { (f.stream_synchronize)(stream as cu::CUstream) }
+            },
         )
     }
 
     /// Fills device memory.
     pub fn fill(&self, stream: u64, address: u64, size: u64, byte: u8) -> Result<()> {
-        // SAFETY: a wrong device address is an error or a GPU fault, never an access to memory of this process.
         self.inside(
             || format!("filling {size} bytes at {address:#x}"),
-            |f| unsafe { (f.fill)(address, byte, size as usize, stream as cu::CUstream) },
+            |f| {
+                // SAFETY: a wrong device address is an error or a GPU fault, never an access to memory of this process.
+                unsafe { (f.fill)(address, byte, size as usize, stream as cu::CUstream) }
+            },
         )
     }
 
     /// Copies device memory.
     pub fn copy(&self, stream: u64, to: u64, from: u64, size: u64) -> Result<()> {
-        // SAFETY: as in `fill`.
         self.inside(
             || format!("copying {size} bytes from {from:#x} to {to:#x}"),
-            |f| unsafe { (f.copy)(to, from, size as usize, stream as cu::CUstream) },
+            |f| {
+                // SAFETY: as in `fill`.
+                unsafe { (f.copy)(to, from, size as usize, stream as cu::CUstream) }
+            },
         )
     }
 
     /// Copies bytes to the device and waits.
     pub fn write(&self, stream: u64, to: u64, bytes: &[u8]) -> Result<()> {
-        // SAFETY: `bytes` outlives the copy, which is waited for below.
         self.inside(
             || format!("writing {} bytes to {to:#x}", bytes.len()),
-            |f| unsafe { (f.write)(to, bytes.as_ptr().cast(), bytes.len(), stream as cu::CUstream) },
+            |f| {
+                // SAFETY: `bytes` outlives the copy, which is waited for below.
+                unsafe { (f.write)(to, bytes.as_ptr().cast(), bytes.len(), stream as cu::CUstream) }
+            },
         )?;
         self.synchronize(stream)
     }
 
     /// Copies bytes from the device and waits.
     pub fn read(&self, stream: u64, from: u64, bytes: &mut [u8]) -> Result<()> {
-        // SAFETY: `bytes` is borrowed for the whole call, and the copy is waited for below, also when it fails.
         let size = bytes.len();
         let copied = self.inside(
             || format!("reading {size} bytes at {from:#x}"),
-            |f| unsafe { (f.read)(bytes.as_mut_ptr().cast(), from, size, stream as cu::CUstream) },
+            |f| {
+                // SAFETY: `bytes` is borrowed for the whole call, and the copy is waited for below, also when it fails.
+                unsafe { (f.read)(bytes.as_mut_ptr().cast(), from, size, stream as cu::CUstream) }
+            },
         );
         self.synchronize(stream)?;
         copied

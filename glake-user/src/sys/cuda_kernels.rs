@@ -143,18 +143,22 @@ impl Kernels {
     /// Has the driver compile them.
     pub fn load(gpu: &CudaGpu) -> Result<Kernels> {
         let mut module: cu::CUmodule = ptr::null_mut();
-        // SAFETY: the text ends with a zero; `module` is a valid place.
         gpu.inside(
             || "compiling the kernels".to_owned(),
-            |f| unsafe { (f.module_load)(&raw mut module, PTX.as_ptr().cast()) },
+            |f| {
+                // SAFETY: the text ends with a zero; `module` is a valid place.
+                unsafe { (f.module_load)(&raw mut module, PTX.as_ptr().cast()) }
+            },
         )?;
         let mut functions = [0; NAMES.len()];
         for (slot, name) in functions.iter_mut().zip(NAMES) {
             let mut function: cu::CUfunction = ptr::null_mut();
-            // SAFETY: the module was loaded above and is never unloaded; the name ends with a zero.
             gpu.inside(
                 || format!("finding kernel {}", name.to_string_lossy()),
-                |f| unsafe { (f.module_function)(&raw mut function, module, name.as_ptr()) },
+                |f| {
+                    // SAFETY: the module was loaded above and is never unloaded; the name ends with a zero.
+                    unsafe { (f.module_function)(&raw mut function, module, name.as_ptr()) }
+                },
             )?;
             *slot = function as u64;
         }

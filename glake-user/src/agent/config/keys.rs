@@ -242,5 +242,5 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 fn show(duration: Duration) -> String {
     let ms = duration.as_millis();
-    if ms % 1000 == 0 { format!("{}s", ms / 1000) } else { format!("{ms}ms") }
+    if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }
 }

@@ -55,6 +55,9 @@ const LEAST: Sizes = Sizes {
 /// Kernel bookkeeping per element of a preallocated hash map: `struct htab_elem` (48) plus its bucket (16).
 const HASH_OVERHEAD: u64 = 64;
 
+/// One size of [`Sizes`], to read or shrink.
+type Size = fn(&mut Sizes) -> &mut u32;
+
 impl Sizes {
     /// What a group wants on this host.
     fn wanted(group: Group, host: Host, ring: u32) -> Sizes {
@@ -90,7 +93,7 @@ impl Sizes {
     pub fn within(group: Group, host: Host, ring: u32, budget: u64) -> Result<Sizes> {
         let ring = ring.clamp(4096, 64 << 20).next_power_of_two();
         let mut sizes = Sizes::wanted(group, host, ring);
-        let floors: [(fn(&mut Sizes) -> &mut u32, u32); 7] = [
+        let floors: [(Size, u32); 7] = [
             (|s| &mut s.shards, 8),
             (|s| &mut s.cells, 4096),
             (|s| &mut s.slot_sets, 512),

@@ -27,7 +27,7 @@ impl<R: Read> Playback<R> {
         &mut self.reader
     }
 
-    /// The host's facts at the last sample: see [`Header::host`].
+    /// The host's facts at the last sample: see the header's `host`.
     pub fn host(&self) -> &Value {
         &self.host
     }

@@ -140,7 +140,8 @@ fn a_cpu_fault_tells_the_cpu_only_where_the_release_does() {
 
 #[test]
 fn every_other_type_reads_from_both_layouts() {
-    let cases: [(u8, Vec<(usize, Vec<u8>)>, Vec<(usize, Vec<u8>)>); 7] = [
+    type Fields = Vec<(usize, Vec<u8>)>;
+    let cases: [(u8, Fields, Fields); 7] = [
         (4, vec![(1, vec![1]), (4, vec![8])], vec![(2, vec![1]), (4, vec![8])]),
         (6, vec![(3, vec![1]), (4, vec![4])], vec![(4, vec![1]), (3, vec![4])]),
         (7, vec![(8, vec![3]), (16, vec![9])], vec![(32, vec![3]), (8, vec![9])]),

@@ -7,3 +7,4 @@ pub mod entry;
 pub mod queue;
 pub mod release;
 pub mod target;
+mod words;

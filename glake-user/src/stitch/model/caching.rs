@@ -154,7 +154,7 @@ impl Caching {
         size < self.max_split.unwrap_or(u64::MAX) && rest > sizes::SMALL
     }
 
-    fn from_driver(&mut self, pool: usize, stream: u64, size: u64) -> Option<At> {
+    fn ask_driver(&mut self, pool: usize, stream: u64, size: u64) -> Option<At> {
         let bytes = sizes::segment(size);
         if self.usage.reserved.checked_add(bytes)? > self.capacity {
             return None;
@@ -264,13 +264,13 @@ impl Target for Caching {
         let size = self.rounding.block(alloc.size);
         let pool = pool_of(alloc.pool, size <= sizes::SMALL);
         let mut at = self.find(pool, alloc.stream, size);
-        at = at.or_else(|| self.from_driver(pool, alloc.stream, size));
+        at = at.or_else(|| self.ask_driver(pool, alloc.stream, size));
         if at.is_none() && self.release_oversize(pool, alloc.stream, size) {
-            at = self.from_driver(pool, alloc.stream, size);
+            at = self.ask_driver(pool, alloc.stream, size);
         }
         if at.is_none() {
             self.release_all();
-            at = self.from_driver(pool, alloc.stream, size);
+            at = self.ask_driver(pool, alloc.stream, size);
         }
         let Some(at) = at else {
             return Err(Error::new(Kind::Exhausted, format!("allocating {} bytes", alloc.size)));

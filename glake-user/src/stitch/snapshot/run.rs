@@ -147,8 +147,7 @@ impl Start {
         let expandable = device.segments.iter().any(|s| s.expandable);
         let mut segments = if whole && !expandable { segments_before(device) } else { Vec::new() };
         let known = !segments.is_empty();
-        let mut id = 0;
-        for (address, entry) in live {
+        for (id, (address, entry)) in (0..).zip(live) {
             match home(&mut segments, address, entry.size) {
                 Some(segment) => {
                     segment.blocks.push(Held { id, address, size: entry.size, requested: entry.size });
@@ -158,7 +157,6 @@ impl Start {
                     start.loose.push((id, entry));
                 }
             }
-            id += 1;
         }
         segments.iter_mut().for_each(fill_gaps);
         start.segments = segments;
