@@ -100,9 +100,16 @@ fn block_errors(guest: &Outcome) -> Result<(), Failed> {
 fn faults(guest: &Outcome) -> Result<(), Failed> {
     let number = |name: &str| -> Result<u64, Failed> { Ok(guest.text(name)?.trim().parse()?) };
     let interrupts = number("dmar_after.txt")? - number("dmar_before.txt")?;
-    let counted = iommu_faults(&guest.sample("fault_end")?) - iommu_faults(&guest.sample("bad_end")?);
+    let (before, after) = (guest.sample("bad_end")?, guest.sample("fault_end")?);
+    let counted = iommu_faults(&after, "kprobe").0 - iommu_faults(&before, "kprobe").0;
     if interrupts == 0 || counted != interrupts {
         return Err(format!("{interrupts} fault interrupts, {counted} faults counted").into());
+    }
+    // The kernel's log is rate-limited, but it alone says which device it was.
+    let (logged, devices) = iommu_faults(&after, "kmsg");
+    let wild = guest.text("edu.txt")?.trim().to_owned();
+    if logged == 0 || logged > interrupts || devices != [wild.clone()] {
+        return Err(format!("the log told {logged} of {interrupts} faults, by {devices:?}; it was {wild}").into());
     }
     Ok(())
 }

@@ -64,9 +64,10 @@ pub fn probe<'a>(sample: &'a Sample, name: &str) -> Option<&'a Probe> {
     sample.probes.iter().find(|p| p.name == name)
 }
 
-/// IOMMU faults of every device and source.
-pub fn iommu_faults(sample: &Sample) -> u64 {
-    sample.iommu_faults.iter().flatten().map(|f| f.count).sum()
+/// IOMMU faults that one source counted, and the devices that it named.
+pub fn iommu_faults(sample: &Sample, source: &str) -> (u64, Vec<String>) {
+    let faults = || sample.iommu_faults.iter().flatten().filter(|f| f.source == source);
+    (faults().map(|f| f.count).sum(), faults().filter_map(|f| f.pci.clone()).collect())
 }
 
 /// A process that submitted its I/O itself.

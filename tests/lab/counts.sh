@@ -7,7 +7,7 @@ for event in map unmap; do
     size=$([ $event = map ] && echo size || echo unmapped_size)
     echo "hist:keys=common_type:vals=$size" >$trace/$event/trigger
 done
-iommu() { grep hitcount $trace/map/hist $trace/unmap/hist >"/out/$1.txt"; }
+iommu() { grep "} hitcount" $trace/map/hist $trace/unmap/hist >"/out/$1.txt"; }
 
 probes '{"profile":"full","max_cpu_percent":0}'
 sample start
