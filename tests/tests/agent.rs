@@ -268,6 +268,74 @@ fn without_the_capabilities_to_attach_it_runs_blind_and_says_why() {
     }
 }
 
+/// The state of `--once`, started by `setpriv` with these arguments.
+fn once_as(setpriv: &[&str]) -> Value {
+    let mut setup = Setup::new(&["--once", "--json", "--interval", "200ms"]);
+    setup.before = ["setpriv"].iter().chain(setpriv).map(|word| (*word).to_owned()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let ran = setup.command(folder.path()).output().unwrap();
+    serde_json::from_slice(&ran.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&ran.stderr)))
+}
+
+fn coverage(state: &Value, family: &str) -> Value {
+    state["coverage"].as_array().unwrap().iter().find(|c| c["family"] == family).unwrap().clone()
+}
+
+#[test]
+fn without_cap_sys_admin_the_kernel_s_own_trace_points_are_still_watched() {
+    if !can_watch() {
+        return;
+    }
+    let state = once_as(&["--bounding-set", "-sys_admin"]);
+    assert_eq!(coverage(&state, "block")["state"], "yes", "{state}");
+}
+
+#[test]
+fn without_cap_dac_read_search_another_user_loses_the_classic_trace_points_and_is_told_why() {
+    if !can_watch() || !can_be_read_by_others(&binary::path()) {
+        return;
+    }
+    let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let with = |capabilities: &str| {
+        let flags = ["--inh-caps", capabilities, "--ambient-caps", capabilities];
+        once_as(&[&user[..], &flags[..]].concat())
+    };
+    let state = with("+bpf,+perfmon");
+    let swiotlb = coverage(&state, "swiotlb");
+    assert_eq!(swiotlb["state"], "no", "{swiotlb}");
+    assert!(swiotlb["missing"][0].as_str().unwrap().contains("CAP_DAC_READ_SEARCH"), "{swiotlb}");
+    let state = with("+bpf,+perfmon,+dac_read_search");
+    assert_eq!(coverage(&state, "swiotlb")["state"], "yes", "{state}");
+    assert_eq!(coverage(&state, "block")["state"], "yes", "no root is needed: {state}");
+}
+
+/// Whether a user without rights can run the binary: some build folders are closed to others.
+fn can_be_read_by_others(program: &Path) -> bool {
+    let flags = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let able = Command::new("setpriv").args(flags).arg(program).arg("--version").output();
+    let able = able.is_ok_and(|ran| ran.status.success());
+    if !able {
+        eprintln!("skipped: user 65534 cannot run {}", program.display());
+    }
+    able
+}
+
+#[test]
+fn without_cap_syslog_the_kernel_log_is_closed_and_it_says_what_is_lost() {
+    let restricted =
+        fs::read_to_string("/proc/sys/kernel/dmesg_restrict").is_ok_and(|text| text.trim() == "1");
+    if !can_watch() || !restricted {
+        eprintln!("skipped: needs kernel.dmesg_restrict=1");
+        return;
+    }
+    let mut setup = Setup::new(&[]);
+    setup.before = ["setpriv", "--bounding-set", "-syslog,-sys_admin"].map(str::to_owned).into();
+    let agent = setup.start();
+    assert!(agent.log().contains("GPU events will name no process"), "{}", agent.log());
+    assert!(!Setup::new(&[]).start().log().contains("GPU events will name no process"));
+}
+
 #[test]
 fn a_user_that_cannot_be_become_is_refused_with_a_sentence() {
     if !can_watch() {
