@@ -109,7 +109,9 @@ fn faults(guest: &Outcome) -> Result<(), Failed> {
     let (logged, devices) = iommu_faults(&after, "kmsg");
     let wild = guest.text("edu.txt")?.trim().to_owned();
     if logged == 0 || logged > interrupts || devices != [wild.clone()] {
-        return Err(format!("the log told {logged} of {interrupts} faults, by {devices:?}; it was {wild}").into());
+        return Err(
+            format!("the log told {logged} of {interrupts} faults, by {devices:?}; it was {wild}").into()
+        );
     }
     Ok(())
 }
