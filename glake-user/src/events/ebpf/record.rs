@@ -51,10 +51,9 @@ pub fn block_status(status: i64) -> String {
         (18, "duration limit exceeded"),
     ];
     if status < 0 {
-        return format!(
-            "{} ({status})",
-            std::io::Error::from_raw_os_error(i32::try_from(-status).unwrap_or(0))
-        );
+        let errno = status.checked_neg().and_then(|n| i32::try_from(n).ok());
+        let words = errno.map_or("no errno".to_owned(), |n| std::io::Error::from_raw_os_error(n).to_string());
+        return format!("{words} ({status})");
     }
     match WORDS.iter().find(|(n, _)| *n == status) {
         Some((_, words)) => format!("{words} (block status {status})"),
@@ -78,6 +77,7 @@ mod tests {
     fn statuses_read_as_words_with_their_number() {
         assert_eq!(block_status(10), "I/O error (block status 10)");
         assert!(block_status(-5).contains("(-5)"));
+        assert_eq!(block_status(i64::MIN), format!("no errno ({})", i64::MIN));
         assert_eq!(block_status(99), "block status 99");
     }
 
