@@ -39,8 +39,9 @@ impl Line {
 }
 
 impl Costs {
-    /// Measured on an H200, driver 580.159.04: handles of 4 MiB and 2 GiB give the two ends of each line. (A thousand
-    /// handles of 2 MiB in one go cost up to half more each; 16 MiB handles beside a busy GPU lie on the line.)
+    /// Measured on an H200, driver 580.159.04. For a 16 MiB handle the runs, idle and busy, gave: create 8.9 to 13.5 us, map
+    /// 0.5 to 1.4, access 22.7 to 37, unmap 14.8 to 24; for one of 2 GiB: 46, 0.8, 84 and 39 us. The lines lie in the upper
+    /// half of the first and near the second.
     pub const H200: Costs = Costs {
         create: Line { fixed: 13_000, per_gib: 16_000 },
         map: Line { fixed: 1_300, per_gib: 0 },
@@ -63,16 +64,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_meets_both_measured_ends() {
+    fn the_lines_lie_within_what_was_measured() {
         let c = Costs::H200;
-        // Nanoseconds per handle as measured, at 4 MiB and at 2 GiB.
-        for (line, small, large) in
-            [(c.create, 12_643, 46_300), (c.access, 31_582, 84_000), (c.unmap, 21_325, 39_200)]
-        {
-            for (bytes, measured) in [(4 << 20, small), (2 << 30, large)] {
-                let off = line.at(bytes).abs_diff(measured);
-                assert!(off * 10 <= measured, "{line:?} at {bytes}: off by {off} of {measured}");
-            }
+        let us = |line: Line, bytes: u64| line.at(bytes) as f64 / 1000.0;
+        for (line, low, high, large) in [
+            (c.create, 8.9, 13.5, 46.0),
+            (c.map, 0.5, 1.4, 0.8),
+            (c.access, 22.7, 37.0, 84.0),
+            (c.unmap, 14.8, 24.0, 39.0),
+        ] {
+            assert!((low..=high).contains(&us(line, 16 << 20)), "{line:?}");
+            assert!((us(line, 2 << 30) - large).abs() <= 1.0, "{line:?}: {}", us(line, 2 << 30));
         }
+    }
+
+    #[test]
+    fn no_size_overflows() {
+        assert!(Costs::H200.release.at(u64::MAX) > Costs::H200.release.at(1 << 40));
     }
 }

@@ -27,6 +27,6 @@ pub mod trace;
 
 pub use heap::{Block, Heap};
 pub use options::Options;
-pub use reclaim::Reclaimed;
+pub use reclaim::{Reclaimed, Reclaimer};
 pub use stats::Stats;
 pub use target::HeapTarget;

@@ -1,10 +1,13 @@
 //! Background work: unmaps what the GPU is done with and makes handles ahead, a little at a time.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::heap::Heap;
 use super::lanes::lock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What one call of [`Heap::reclaim`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,5 +72,58 @@ impl Heap {
         let handle = self.depot.create(&self.back, size)?;
         self.depot.keep([(handle, size)]);
         Ok(size)
+    }
+}
+
+/// Driver time the thread takes at one go, and its pause between: at most a fifth of the time.
+const BUDGET_NS: u64 = 200_000;
+const PAUSE: Duration = Duration::from_millis(1);
+/// The pause while nothing waits.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// A thread that calls [`Heap::reclaim`]. Ends when it is dropped, or when the heap is.
+pub struct Reclaimer {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reclaimer {
+    /// Starts it. The thread does not keep the heap alive.
+    pub fn start(heap: &Arc<Heap>) -> Result<Reclaimer> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (weak, flag) = (Arc::downgrade(heap), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name("glake-reclaim".to_owned())
+            .spawn(move || run(&weak, &flag))
+            .map_err(|e| Error::os("starting the reclaimer's thread", e))?;
+        Ok(Reclaimer { stop, thread: Some(thread) })
+    }
+}
+
+fn run(heap: &Weak<Heap>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let Some(heap) = heap.upgrade() else { return };
+        let pause = match heap.reclaim(BUDGET_NS) {
+            Ok(done) if done.waiting > 0 || done.made > 0 => PAUSE,
+            Ok(_) => IDLE,
+            Err(e) => {
+                // A lost device stays lost; anything else is tried again.
+                log::warn!("reclaiming GPU memory: {}", e.chain());
+                IDLE
+            }
+        };
+        drop(heap);
+        std::thread::park_timeout(pause);
+    }
+}
+
+impl Drop for Reclaimer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // The thread holds no lock while it waits, and it does not panic: there is nothing to hear from it.
+            let _ = thread.join();
+        }
     }
 }
