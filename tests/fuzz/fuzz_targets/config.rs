@@ -9,7 +9,9 @@ fuzz_target!(|text: &str| {
     let mut layered = Layered::read(&Request::default()).expect("the defaults are right");
     match layered.take_text(text, Path::new("file.toml")) {
         // What was taken can be shown and taken again.
-        Ok(()) => layered.take_text(&layered.show(), Path::new("shown.toml")).expect("shown values are right"),
+        Ok(()) => {
+            layered.take_text(&layered.show(), Path::new("shown.toml")).expect("shown values are right")
+        }
         Err(error) => assert!(error.chain().contains("file.toml:"), "{}", error.chain()),
     }
 });
