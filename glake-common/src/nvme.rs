@@ -18,6 +18,9 @@ pub struct Flight {
     pub nsid: u32,
 }
 
+/// In an error event: the command's start was not seen, so its opcode is not known.
+pub const NO_OPCODE: u32 = 0xffff;
+
 /// Commands in one set.
 pub const FLIGHT_WAYS: usize = 4;
 /// Commands whose keys hash alike.

@@ -5,7 +5,7 @@ pub mod classic;
 use crate::{
     context::{Kernel, now, param},
     device, inflight,
-    maps::{add, count, emit, file},
+    maps::{Place, add, count, emit, file},
     owner,
 };
 use aya_ebpf::{EbpfContext, programs::BtfTracePointContext};
@@ -19,7 +19,7 @@ use glake_common::{
 
 /// What is known of a request when it ends.
 struct End {
-    device: u32,
+    device: Place,
     op: u32,
     bytes: u64,
     /// Nothing of it is left.
@@ -36,7 +36,7 @@ fn request(ctx: &BtfTracePointContext) -> Kernel {
 }
 
 #[inline(always)]
-fn device_of(rq: Kernel) -> Option<u32> {
+fn device_of(rq: Kernel) -> Option<Place> {
     device::of_disk(rq.follow(RQ_Q).follow(Q_DISK))
 }
 
@@ -69,7 +69,7 @@ pub fn start_late(ctx: &BtfTracePointContext) {
 fn begin(rq: Kernel, issue_ns: u64) {
     let Some(device) = device_of(rq) else { return };
     let op = op::of_req_op(rq.u32(RQ_CMD_FLAGS));
-    let cell = owner::of_submitter(Some(rq.follow(RQ_BIO)), device, op);
+    let cell = owner::of_submitter(rq.follow(RQ_BIO), device, op);
     let slot = Slot { key: 0, start_ns: stamp(), issue_ns, cell, bytes: rq.u32(RQ_DATA_LEN) };
     inflight::put(rq.address(), hash_of(rq), slot);
 }
@@ -99,13 +99,13 @@ pub fn complete(ctx: &BtfTracePointContext) {
         start_ns: rq.u64(RQ_START),
         issue_ns: rq.u64(RQ_IO_START),
     };
-    let slot = if end.last { inflight::take(rq.address(), hash_of(rq)) } else { None };
+    let slot = if end.last { inflight::take(rq.address(), hash_of(rq)) } else { Slot::default() };
     finish(end, slot);
 }
 
-/// Counts the end of a request, or of a part of it.
+/// Counts the end of a request, or of a part of it. `slot` is all 0 if the start was not kept.
 #[inline(always)]
-fn finish(mut end: End, slot: Option<Slot>) {
+fn finish(mut end: End, slot: Slot) {
     // A flush machine ends the request that asked for it once more, with nothing in it (blk-flush.c, REQ_FSEQ_DONE).
     if end.bytes == 0 && (end.op == op::READ || end.op == op::WRITE) {
         return;
@@ -123,10 +123,8 @@ fn finish(mut end: End, slot: Option<Slot>) {
         }
         add(&raw mut (*counters).completed, 1);
     }
-    if let Some(slot) = &slot {
-        end.start_ns = if end.start_ns == 0 { slot.start_ns } else { end.start_ns };
-        end.issue_ns = if end.issue_ns == 0 { slot.issue_ns } else { end.issue_ns };
-    }
+    end.start_ns = if end.start_ns == 0 { slot.start_ns } else { end.start_ns };
+    end.issue_ns = if end.issue_ns == 0 { slot.issue_ns } else { end.issue_ns };
     let wait = times(&end, counters);
     book(&end, slot, counters, wait);
 }
@@ -137,7 +135,7 @@ unsafe fn failed(end: &End, counters: *mut Counters) {
     unsafe { add(&raw mut (*counters).errors, 1) };
     if param(param::IO_ERRORS) == 1 {
         emit(kind::IO_ERROR, |record| {
-            record.a = end.device;
+            record.a = end.device.index();
             record.b = end.op;
             record.value = end.status as u64;
         });
@@ -165,7 +163,7 @@ fn times(end: &End, counters: *mut Counters) -> u64 {
     let slow_us = param(param::SLOW_IO_US);
     if slow_us != 0 && queue + device > u64::from(slow_us) * 1000 {
         emit(kind::SLOW_IO, |record| {
-            record.a = end.device;
+            record.a = end.device.index();
             record.b = end.op;
             record.value = queue + device;
         });
@@ -176,33 +174,31 @@ fn times(end: &End, counters: *mut Counters) -> u64 {
 /// Books the request to its workload. What was merged into it was booked at the merge, except for discards, which merge
 /// without a trace point (bio_attempt_discard_merge).
 #[inline(always)]
-fn book(end: &End, slot: Option<Slot>, counters: *mut Counters, wait: u64) {
-    // SAFETY (both blocks): fields of a map value; `add` is atomic.
-    match slot {
-        Some(slot) if slot.cell != 0 => {
-            owner::book(slot.cell, 1, u64::from(slot.bytes), wait);
-            if end.op == op::DISCARD && end.bytes > u64::from(slot.bytes) {
-                unsafe { add(&raw mut (*counters).shared_bytes, end.bytes - u64::from(slot.bytes)) };
-            }
+fn book(end: &End, slot: Slot, counters: *mut Counters, wait: u64) {
+    let mut bytes = u64::from(slot.bytes);
+    // SAFETY (all blocks): fields of a map value; `add` is atomic.
+    if slot.cell != 0 {
+        owner::book(slot.cell, 1, bytes, wait);
+        if end.op == op::DISCARD && end.bytes > bytes {
+            unsafe { add(&raw mut (*counters).shared_bytes, end.bytes - bytes) };
         }
-        None if end.op == op::FLUSH => unsafe {
-            add(&raw mut (*counters).shared_completed, 1);
-            add(&raw mut (*counters).shared_wait_ns, wait);
-        },
-        _ => {
-            let bytes = match slot {
-                Some(slot) => u64::from(slot.bytes),
-                None => {
-                    count(stat::BLOCK_UNMATCHED);
-                    end.bytes
-                }
-            };
+        return;
+    }
+    if slot.key == 0 {
+        if end.op == op::FLUSH {
             unsafe {
-                add(&raw mut (*counters).unknown_completed, 1);
-                add(&raw mut (*counters).unknown_bytes, bytes);
-                add(&raw mut (*counters).unknown_wait_ns, wait);
+                add(&raw mut (*counters).shared_completed, 1);
+                add(&raw mut (*counters).shared_wait_ns, wait);
             }
+            return;
         }
+        count(stat::BLOCK_UNMATCHED);
+        bytes = end.bytes;
+    }
+    unsafe {
+        add(&raw mut (*counters).unknown_completed, 1);
+        add(&raw mut (*counters).unknown_bytes, bytes);
+        add(&raw mut (*counters).unknown_wait_ns, wait);
     }
 }
 
@@ -226,7 +222,8 @@ pub fn merge(ctx: &BtfTracePointContext) {
     if let Some(counters) = device::counters(device, op) {
         // SAFETY: a field of a map value.
         add(unsafe { &raw mut (*counters).merges }, 1);
-        merged(op, slot.map_or(0, |s| s.cell), slot.map_or(rq.u32(RQ_DATA_LEN), |s| s.bytes), counters);
+        let bytes = if slot.key == 0 { rq.u32(RQ_DATA_LEN) } else { slot.bytes };
+        merged(op, slot.cell, bytes, counters);
     }
 }
 
@@ -239,7 +236,7 @@ pub fn bio_merge(ctx: &BtfTracePointContext) {
     let Some(counters) = device::counters(device, op) else { return };
     // SAFETY: a field of a map value.
     add(unsafe { &raw mut (*counters).merges }, 1);
-    let cell = if op == op::DISCARD { 0 } else { owner::of_submitter(Some(bio), device, op) };
+    let cell = if op == op::DISCARD { 0 } else { owner::of_submitter(bio, device, op) };
     merged(op, cell, bio.u32(BIO_SIZE), counters);
 }
 

@@ -30,6 +30,9 @@ pub fn offset(index: usize) -> u32 {
 pub struct Kernel(*const u8);
 
 impl Kernel {
+    /// No structure at all.
+    pub const NULL: Kernel = Kernel(core::ptr::null());
+
     /// Argument `n` of a BTF trace point.
     ///
     /// `args` is the context, an array of 64-bit words.

@@ -28,70 +28,81 @@ impl Format {
         Format { base: ctx.as_ptr().cast(), offsets }
     }
 
-    /// Where a field is. The verifier knows the value.
+    /// Where a field is, or NONE. The verifier knows the value.
     #[inline(always)]
-    fn at(&self, field: usize) -> Option<*const u8> {
+    fn at(&self, field: usize) -> u32 {
         // SAFETY: an initialised static; volatile, since user space overwrites it before the load.
-        let at = unsafe { read_volatile(&raw const self.offsets[field]) };
-        if at == NONE { None } else { Some(self.base.wrapping_add(at as usize)) }
+        unsafe { read_volatile(&raw const self.offsets[field]) }
     }
 
+    /// Whether this kernel's record has all of these fields.
     #[inline(always)]
-    fn read<T: Default + Copy>(&self, field: usize) -> Option<T> {
-        let from = self.at(field)?;
+    pub fn has(&self, fields: core::ops::Range<usize>) -> bool {
+        let mut field = fields.start;
+        while field < fields.end {
+            if self.at(field) == NONE {
+                return false;
+            }
+            field += 1;
+        }
+        true
+    }
+
+    /// A field of the record; 0 where this kernel lacks it.
+    #[inline(always)]
+    pub fn read<T: Default + Copy>(&self, field: usize) -> T {
         let mut value = T::default();
-        // A direct load at an offset that is not a constant of the program is refused; this helper is not.
-        // SAFETY: the destination is that long; a bad source is an error, not a fault.
-        let failed = unsafe {
-            generated::bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, from.cast())
-        };
-        if failed == 0 { Some(value) } else { None }
+        let at = self.at(field);
+        if at != NONE {
+            // A direct load at an offset that is not a constant of the program is refused; this helper is not.
+            let from = self.base.wrapping_add(at as usize).cast();
+            // SAFETY: the destination is that long; a bad source leaves zeros there.
+            unsafe { generated::bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, from) };
+        }
+        value
     }
 
     #[inline(always)]
-    pub fn u8(&self, field: usize) -> Option<u8> {
+    pub fn u8(&self, field: usize) -> u8 {
         self.read(field)
     }
 
     #[inline(always)]
-    pub fn u16(&self, field: usize) -> Option<u16> {
+    pub fn u16(&self, field: usize) -> u16 {
         self.read(field)
     }
 
     #[inline(always)]
-    pub fn u32(&self, field: usize) -> Option<u32> {
+    pub fn u32(&self, field: usize) -> u32 {
         self.read(field)
     }
 
     #[inline(always)]
-    pub fn u64(&self, field: usize) -> Option<u64> {
-        self.read(field)
-    }
-
-    /// The bytes of a field inside the record.
-    #[inline(always)]
-    pub fn bytes<T: Default + Copy>(&self, field: usize) -> Option<T> {
+    pub fn u64(&self, field: usize) -> u64 {
         self.read(field)
     }
 
     /// Length in bytes of a `__data_loc` array.
     #[inline(always)]
-    pub fn data_len(&self, field: usize) -> Option<u32> {
-        Some(self.u32(field)? >> 16)
+    pub fn data_len(&self, field: usize) -> u32 {
+        self.u32(field) >> 16
     }
 
-    /// Address of a `__data_loc` array: its offset in the record is in the low half.
+    /// Address of a `__data_loc` array that the record has: its offset in the record is in the low half.
     #[inline(always)]
-    pub fn data(&self, field: usize) -> Option<*const u8> {
-        let location = self.u32(field)?;
-        Some(self.base.wrapping_add((location & 0xffff) as usize))
+    pub fn data(&self, field: usize) -> *const u8 {
+        self.base.wrapping_add((self.u32(field) & 0xffff) as usize)
     }
 
     /// Copies a `__data_loc` string, cut to the length of `to`, which stays 0 behind it.
     #[inline(always)]
     pub fn text<const N: usize>(&self, field: usize, to: *mut [u8; N]) -> bool {
-        let Some(from) = self.data(field) else { return false };
+        if !self.has(field..field + 1) {
+            return false;
+        }
         // SAFETY: the destination is N bytes long; a bad source is an error, not a fault.
-        unsafe { generated::bpf_probe_read_kernel_str(to.cast::<c_void>(), N as u32, from.cast()) >= 0 }
+        unsafe {
+            generated::bpf_probe_read_kernel_str(to.cast::<c_void>(), N as u32, self.data(field).cast()) >= 0
+        }
     }
 }

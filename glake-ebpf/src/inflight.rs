@@ -60,20 +60,16 @@ pub fn find(key: u64, hash: u64) -> Option<*mut Slot> {
     None
 }
 
-/// Takes a request out.
+/// Takes a request out; all 0 if it was not kept.
 #[inline(always)]
-pub fn take(key: u64, hash: u64) -> Option<Slot> {
-    let slot = find(key, hash)?;
-    // SAFETY: the slot belongs to this request until its key is cleared, which comes last.
-    unsafe {
-        let copy = Slot {
-            key: 0,
-            start_ns: (*slot).start_ns,
-            issue_ns: (*slot).issue_ns,
-            cell: (*slot).cell,
-            bytes: (*slot).bytes,
-        };
-        Word::of(&raw mut (*slot).key).store(0);
-        Some(copy)
+pub fn take(key: u64, hash: u64) -> Slot {
+    let mut taken = Slot::default();
+    if let Some(slot) = find(key, hash) {
+        // SAFETY: the slot belongs to this request until its key is cleared, which comes last.
+        unsafe {
+            taken = *slot;
+            Word::of(&raw mut (*slot).key).store(0);
+        }
     }
+    taken
 }

@@ -13,10 +13,13 @@ offsets! { IOMMU_MAP_TP, IOMMU_UNMAP_TP }
 /// Fields: size.
 #[inline(always)]
 pub fn map(ctx: &TracePointContext) {
-    let size = Format::new(ctx, &IOMMU_MAP_TP).u64(0);
+    let entry = Format::new(ctx, &IOMMU_MAP_TP);
+    let size = entry.u64(0);
     tally(iommu::MAPS, iommu::MAPPED, size);
-    if let (Some(size), Some(counters)) = (size, IOMMU.get_ptr_mut(shard(0))) {
-        let class = below(iommu::class(size) as u64, iommu::CLASSES as u64) as usize;
+    if entry.has(0..1)
+        && let Some(counters) = IOMMU.get_ptr_mut(shard(0))
+    {
+        let class = below::<{ iommu::CLASSES }>(iommu::class(size) as u64);
         // SAFETY: a class is below the number of classes.
         add(unsafe { counters.cast::<u64>().add(iommu::SIZES + class) }, 1);
     }
@@ -29,12 +32,12 @@ pub fn unmap(ctx: &TracePointContext) {
 }
 
 #[inline(always)]
-fn tally(calls: usize, bytes: usize, size: Option<u64>) {
+fn tally(calls: usize, bytes: usize, size: u64) {
     if let Some(counters) = IOMMU.get_ptr_mut(shard(0)) {
         // SAFETY: constant indices below the length.
         unsafe {
             add(&raw mut (*counters)[calls], 1);
-            add(&raw mut (*counters)[bytes], size.unwrap_or(0));
+            add(&raw mut (*counters)[bytes], size);
         }
     }
 }

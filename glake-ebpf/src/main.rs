@@ -2,6 +2,10 @@
 //!
 //! Two kinds of hooks: BTF trace points, whose arguments are typed pointers into kernel structures (offsets come from the
 //! running kernel's BTF), and classic trace points, whose records are read at the offsets of tracefs `format` files.
+//!
+//! One rule of style: no `Option` of a plain number or struct. Its `None` leaves the value undefined, which LLVM may still move about,
+//! and the verifier refuses a register that was never written; whether it comes to that changes with every build. A function gives 0
+//! for nothing, or an `Option` whose `None` is itself a value (a pointer, a `NonZero`, a [`maps::Place`]).
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics, asm_experimental_arch)]

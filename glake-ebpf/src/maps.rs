@@ -5,6 +5,8 @@ use crate::{
     atomic::Word,
     context::{now, shard},
 };
+use core::num::NonZeroU32;
+
 use aya_ebpf::{
     bindings::BPF_F_MMAPABLE,
     macros::map,
@@ -79,18 +81,20 @@ pub fn add(counter: *mut u64, n: u64) {
 /// Files a time in a histogram of a map value.
 #[inline(always)]
 pub fn file(histogram: *mut [u64; hist::SLOTS], ns: u64) {
-    let slot = below(hist::slot(ns) as u64, hist::SLOTS as u64);
+    let slot = below::<{ hist::SLOTS }>(hist::slot(ns) as u64);
     // SAFETY: below the length.
-    add(unsafe { histogram.cast::<u64>().add(slot as usize) }, 1);
+    add(unsafe { histogram.cast::<u64>().add(slot) }, 1);
 }
 
-/// The index, or the last one if it were out of range, compared where the verifier sees it.
+/// The index, or the last one if it were out of range. The verifier learns the bound of one register only, so the comparison and what
+/// is used after it must be the same register: the compiler would compare a copy, or nothing.
 #[inline(always)]
-pub fn below(mut index: u64, length: u64) -> u64 {
-    // SAFETY: a move of a register to itself. It hides from the compiler that the index is in range already, so that the comparison stays,
-    // from which the verifier learns it.
-    unsafe { core::arch::asm!("{0} = {0}", inout(reg) index, options(pure, nomem, nostack)) };
-    if index >= length { length - 1 } else { index }
+pub fn below<const LENGTH: usize>(mut index: u64) -> usize {
+    // SAFETY: changes no register but the named one.
+    unsafe {
+        core::arch::asm!("if {0} <= {1} goto +1", "{0} = {1}", inout(reg) index, const LENGTH - 1, options(pure, nomem, nostack));
+    }
+    index as usize
 }
 
 /// Counts a drop or a total.
@@ -102,9 +106,21 @@ pub fn count(stat: usize) {
     }
 }
 
+/// A place in a table, or a thing that is known by it.
+#[derive(Clone, Copy)]
+pub struct Place(NonZeroU32);
+
+impl Place {
+    /// Its index in the arrays beside the table.
+    #[inline(always)]
+    pub fn index(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
 /// Finds or claims the place of a key. `None`: its set is full.
 #[inline(always)]
-pub fn place(map: &Array<table::Set>, mask: u32, key: u64) -> Option<u32> {
+pub fn place(map: &Array<table::Set>, mask: u32, key: u64) -> Option<Place> {
     let set = table::set_of(key, mask);
     let keys: *mut u64 = map.get_ptr_mut(set)?.cast();
     let mut way = 0;
@@ -116,7 +132,7 @@ pub fn place(map: &Array<table::Set>, mask: u32, key: u64) -> Option<u32> {
             seen = place.claim(key);
         }
         if seen == key || seen == 0 {
-            return Some(set * table::WAYS as u32 + way as u32);
+            return NonZeroU32::new(set * table::WAYS as u32 + way as u32 + 1).map(Place);
         }
         way += 1;
     }

@@ -3,7 +3,7 @@
 use crate::{
     context::{now, param, shard},
     format::{Format, offsets},
-    maps::{NAMED, NAMED_COUNTERS, NAMED_KEYS, add, count, emit, place},
+    maps::{NAMED, NAMED_COUNTERS, NAMED_KEYS, Place, add, count, emit, place},
 };
 use aya_ebpf::{helpers::generated, programs::TracePointContext};
 use glake_common::{
@@ -19,21 +19,25 @@ offsets! { DMA_MAP_TP, DMA_MAP_SG_TP, DMA_MAP_SG_ERR_TP, SWIOTLB_TP, AER_TP, XID
 #[repr(C, align(8))]
 struct Name([u64; NAME / 8]);
 
-#[inline(always)]
-fn name_of(entry: &Format, field: usize) -> Option<Name> {
-    let mut name = Name([0; NAME / 8]);
-    // What follows the end of the string must be 0, which it is: the kernel writes no further.
-    if entry.text::<NAME>(field, (&raw mut name).cast()) { Some(name) } else { None }
+impl Name {
+    /// All 0 where this kernel lacks the field.
+    #[inline(always)]
+    fn of(entry: &Format, field: usize) -> Name {
+        let mut name = Name([0; NAME / 8]);
+        // What follows the end of the string must be 0, which it is: the kernel writes no further.
+        entry.text::<NAME>(field, (&raw mut name).cast());
+        name
+    }
 }
 
-/// The counters of a name, this CPU's copy, and its number.
+/// The place of a name.
 #[inline(always)]
-fn counters(family: u32, value: u32, name: &Name) -> Option<(*mut Counters, u32)> {
-    let Some(index) = place(&NAMED_KEYS, param(param::NAMED_MASK), key(family, value, &name.0)) else {
+fn place_of(family: u32, value: u32, name: &Name) -> Option<Place> {
+    let Some(place) = place(&NAMED_KEYS, param(param::NAMED_MASK), key(family, value, &name.0)) else {
         count(stat::NAMED_FULL);
         return None;
     };
-    let info = NAMED.get_ptr_mut(index)?;
+    let info = NAMED.get_ptr_mut(place.index())?;
     // SAFETY: fields of a map value. Whoever comes first writes them; a second one at the same time writes the same.
     unsafe {
         if (&raw const (*info).family).read_volatile() == 0 {
@@ -42,17 +46,26 @@ fn counters(family: u32, value: u32, name: &Name) -> Option<(*mut Counters, u32)
             (&raw mut (*info).family).write_volatile(family);
         }
     }
-    Some((NAMED_COUNTERS.get_ptr_mut(shard(index))?, index))
+    Some(place)
 }
 
-/// Adds to counters of a frequent thing.
+/// The counters of a place, this CPU's copy.
 #[inline(always)]
-fn tally(family: u32, name: Option<Name>, which: usize, n: u64, bytes: Option<u64>) {
-    let Some((counters, _)) = name.and_then(|name| counters(family, 0, &name)) else { return };
+fn counters(place: Place) -> Option<*mut Counters> {
+    NAMED_COUNTERS.get_ptr_mut(shard(place.index()))
+}
+
+/// Adds to counters of a frequent thing, whose name is field 0.
+#[inline(always)]
+fn tally(entry: &Format, family: u32, which: usize, bytes: u64) {
+    if !entry.has(0..1) {
+        return;
+    }
+    let Some(counters) = place_of(family, 0, &Name::of(entry, 0)).and_then(counters) else { return };
     // SAFETY: constant indices below the length.
     unsafe {
-        add(&raw mut (*counters)[which], n);
-        if let Some(bytes) = bytes {
+        add(&raw mut (*counters)[which], 1);
+        if bytes != 0 {
             add(&raw mut (*counters)[1], bytes);
         }
     }
@@ -62,20 +75,20 @@ fn tally(family: u32, name: Option<Name>, which: usize, n: u64, bytes: Option<u6
 #[inline(always)]
 pub fn dma_map(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &DMA_MAP_TP);
-    tally(family::DMA, name_of(&entry, 0), 0, 1, entry.u64(1));
+    tally(&entry, family::DMA, 0, entry.u64(1));
 }
 
 /// Fields: device, lengths. The kernel cuts the array at 128 entries: bytes are then a lower bound.
 #[inline(always)]
 pub fn dma_map_sg(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &DMA_MAP_SG_TP);
-    tally(family::DMA, name_of(&entry, 0), 0, 1, Some(sum_lengths(&entry)));
+    tally(&entry, family::DMA, 0, sum_lengths(&entry));
 }
 
 #[inline(always)]
 fn sum_lengths(entry: &Format) -> u64 {
     const CHUNK: usize = 8;
-    let (Some(from), Some(len)) = (entry.data(1), entry.data_len(1)) else { return 0 };
+    let (from, len) = (entry.data(1), entry.data_len(1));
     let mut sum = 0u64;
     let mut chunk = 0;
     while chunk < 128 / CHUNK {
@@ -111,23 +124,25 @@ fn sum_lengths(entry: &Format) -> u64 {
 #[inline(always)]
 pub fn dma_map_sg_error(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &DMA_MAP_SG_ERR_TP);
-    tally(family::DMA, name_of(&entry, 0), 2, 1, None);
+    tally(&entry, family::DMA, 2, 0);
 }
 
 /// Fields: dev_name, size.
 #[inline(always)]
 pub fn swiotlb(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &SWIOTLB_TP);
-    tally(family::SWIOTLB, name_of(&entry, 0), 0, 1, entry.u64(1));
+    tally(&entry, family::SWIOTLB, 0, entry.u64(1));
 }
 
 /// Counts a rare thing, notes when, and makes it an event.
 #[inline(always)]
 fn rare(family: u32, value: u32, name: Name, which: usize, kind: u32, fill: impl FnOnce(&mut Record)) {
-    if let Some((counters, index)) = counters(family, value, &name) {
-        // SAFETY: `which` is below the length.
-        add(unsafe { &raw mut (*counters)[which & 3] }, 1);
-        if let Some(info) = NAMED.get_ptr_mut(index) {
+    if let Some(place) = place_of(family, value, &name) {
+        if let Some(counters) = counters(place) {
+            // SAFETY: `which` is below the length.
+            add(unsafe { &raw mut (*counters)[which & 3] }, 1);
+        }
+        if let Some(info) = NAMED.get_ptr_mut(place.index()) {
             // SAFETY: a word of a map value.
             unsafe { (&raw mut (*info).last_ns).write_volatile(now()) };
         }
@@ -143,15 +158,17 @@ fn rare(family: u32, value: u32, name: Name, which: usize, kind: u32, fill: impl
 #[inline(always)]
 pub fn aer(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &AER_TP);
-    let Some(name) = name_of(&entry, 0) else { return };
-    let status = entry.u32(1).unwrap_or(0);
+    if !entry.has(0..1) {
+        return;
+    }
+    let status = entry.u32(1);
     // AER_NONFATAL 0, AER_FATAL 1, AER_CORRECTABLE 2 (include/linux/aer.h); our order is corrected, nonfatal, fatal.
     let severity = match entry.u8(2) {
-        Some(0) => 1,
-        Some(1) => 2,
+        0 if entry.has(2..3) => 1,
+        1 => 2,
         _ => 0,
     };
-    rare(family::AER, 0, name, severity, kind::AER, |record| {
+    rare(family::AER, 0, Name::of(&entry, 0), severity, kind::AER, |record| {
         record.a = severity as u32;
         record.b = status;
     });
@@ -171,8 +188,11 @@ pub fn sxid(ctx: &TracePointContext) {
 
 #[inline(always)]
 fn report(entry: &Format, family: u32, kind: u32) {
-    let (Some(name), Some(code)) = (name_of(entry, 0), entry.u32(1)) else { return };
-    rare(family, code, name, 0, kind, |record| {
+    if !entry.has(0..2) {
+        return;
+    }
+    let code = entry.u32(1);
+    rare(family, code, Name::of(entry, 0), 0, kind, |record| {
         record.b = code;
         entry.text(2, &raw mut record.text);
     });
@@ -182,9 +202,11 @@ fn report(entry: &Format, family: u32, kind: u32) {
 #[inline(always)]
 pub fn iommu_fault(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &IOMMU_FAULT_TP);
-    let Some(name) = name_of(&entry, 0) else { return };
-    let (iova, flags) = (entry.u64(1).unwrap_or(0), entry.u32(2).unwrap_or(0));
-    rare(family::IOMMU_FAULT, 0, name, 0, kind::IOMMU_FAULT, |record| {
+    if !entry.has(0..1) {
+        return;
+    }
+    let (iova, flags) = (entry.u64(1), entry.u32(2));
+    rare(family::IOMMU_FAULT, 0, Name::of(&entry, 0), 0, kind::IOMMU_FAULT, |record| {
         record.value = iova;
         record.b = flags;
     });

@@ -8,7 +8,10 @@ use crate::{
 };
 use aya_ebpf::programs::TracePointContext;
 use glake_common::{
-    nvme::{Counters, DEPTHS, FLIGHT_WAYS, Flight, NAMESPACES, cell_key, flight_key, kind, moves_blocks},
+    nvme::{
+        Counters, DEPTHS, FLIGHT_WAYS, Flight, NAMESPACES, NO_OPCODE, cell_key, flight_key, kind,
+        moves_blocks,
+    },
     param,
     record::kind as record,
     stat, table,
@@ -20,21 +23,19 @@ offsets! { NVME_SETUP_TP, NVME_COMPLETE_TP, NVME_SQ_TP, NVME_ASYNC_TP }
 #[inline(always)]
 pub fn setup(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &NVME_SETUP_TP);
-    // One by one: of a tuple of options the compiler keeps what a missing one does not hold, and the verifier refuses that.
-    let Some(ctrl) = entry.u32(0) else { return };
-    let Some(qid) = entry.u32(1) else { return };
-    let Some(opcode) = entry.u8(2) else { return };
-    let Some(cid) = entry.u16(3) else { return };
-    let opcode = u32::from(opcode);
-    let nsid = entry.u32(4).unwrap_or(0);
+    if !entry.has(0..4) {
+        return;
+    }
+    let (ctrl, qid, opcode, nsid) = (entry.u32(0), entry.u32(1), u32::from(entry.u8(2)), entry.u32(4));
     let mut bytes = 0;
-    if qid != 0 && moves_blocks(opcode) {
+    if qid != 0 && moves_blocks(opcode) && entry.has(5..6) {
         // Dwords 10 to 15 as bytes; NLB is the low half of dword 12, 0 for one block.
-        let blocks = entry.bytes::<[u32; 3]>(5).map_or(0, |cdw| u64::from(cdw[2] & 0xffff) + 1);
+        let blocks = u64::from(entry.read::<[u32; 3]>(5)[2] & 0xffff) + 1;
         let shift = shift_of(ctrl, nsid);
         bytes = if shift == 0 { 0 } else { blocks << (shift & 31) };
     }
-    keep(Flight { key: flight_key(ctrl, qid, cid.into()), start_ns: now(), bytes, opcode, nsid });
+    let key = flight_key(ctrl, qid, entry.u16(3).into());
+    keep(Flight { key, start_ns: now(), bytes, opcode, nsid });
 }
 
 #[inline(always)]
@@ -68,9 +69,13 @@ fn keep(flight: Flight) {
     count(stat::NVME_FULL);
 }
 
+/// Takes a command out; all 0 if it was not kept.
 #[inline(always)]
-fn take(wanted: u64) -> Option<Flight> {
-    let set = FLIGHTS.get_ptr_mut(table::set_of(wanted, param(param::FLIGHT_MASK)))?;
+fn take(wanted: u64) -> Flight {
+    let mut taken = Flight::default();
+    let Some(set) = FLIGHTS.get_ptr_mut(table::set_of(wanted, param(param::FLIGHT_MASK))) else {
+        return taken;
+    };
     let mut way = 0;
     while way < FLIGHT_WAYS {
         // SAFETY: `way` is below the length; the flight is ours until its key is cleared, which comes last.
@@ -78,26 +83,20 @@ fn take(wanted: u64) -> Option<Flight> {
             let flight = &raw mut (*set)[way];
             let key = Word::of(&raw mut (*flight).key);
             if key.load() == wanted {
-                let copy = Flight {
-                    key: wanted,
-                    start_ns: (*flight).start_ns,
-                    bytes: (*flight).bytes,
-                    opcode: (*flight).opcode,
-                    nsid: (*flight).nsid,
-                };
+                taken = *flight;
                 key.store(0);
-                return Some(copy);
+                return taken;
             }
         }
         way += 1;
     }
-    None
+    taken
 }
 
 #[inline(always)]
 fn cell(kind: u64, ctrl: u32, qid: u32, value: u32) -> Option<*mut Counters> {
     match place(&NVME_KEYS, param(param::NVME_MASK), cell_key(kind, ctrl, qid, value)) {
-        Some(index) => NVME_CELLS.get_ptr_mut(index),
+        Some(place) => NVME_CELLS.get_ptr_mut(place.index()),
         None => {
             count(stat::NVME_FULL);
             None
@@ -109,18 +108,18 @@ fn cell(kind: u64, ctrl: u32, qid: u32, value: u32) -> Option<*mut Counters> {
 #[inline(always)]
 pub fn complete(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &NVME_COMPLETE_TP);
-    let Some(ctrl) = entry.u32(0) else { return };
-    let Some(qid) = entry.u32(1) else { return };
-    let Some(cid) = entry.u16(2) else { return };
-    let status = u32::from(entry.u16(4).unwrap_or(0));
-    let flight = take(flight_key(ctrl, qid, cid.into()));
-    if status & 0x7ff != 0 {
-        failed(ctrl, qid, flight.as_ref().map_or(0, |f| f.opcode), status);
+    if !entry.has(0..3) {
+        return;
     }
-    let Some(flight) = flight else {
+    let (ctrl, qid, status) = (entry.u32(0), entry.u32(1), u32::from(entry.u16(4)));
+    let flight = take(flight_key(ctrl, qid, entry.u16(2).into()));
+    if status & 0x7ff != 0 {
+        failed(ctrl, qid, if flight.key == 0 { NO_OPCODE } else { flight.opcode }, status);
+    }
+    if flight.key == 0 {
         count(stat::NVME_UNMATCHED);
         return;
-    };
+    }
     let Some(cell) = cell(kind::COMMANDS, ctrl, qid, flight.opcode) else { return };
     let took = now().saturating_sub(flight.start_ns);
     // SAFETY: fields of a map value.
@@ -132,7 +131,7 @@ pub fn complete(ctx: &TracePointContext) {
             let words = if flight.bytes == 0 { &raw mut (*cell).untold } else { &raw mut (*cell).bytes };
             add(words, if flight.bytes == 0 { 1 } else { flight.bytes });
         }
-        if entry.u8(3).unwrap_or(0) != 0 {
+        if entry.u8(3) != 0 {
             add(&raw mut (*cell).retries, 1);
         }
     }
@@ -158,40 +157,45 @@ fn failed(ctrl: u32, qid: u32, opcode: u32, status: u32) {
 #[inline(always)]
 pub fn queue(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &NVME_SQ_TP);
-    let Some(ctrl) = entry.u32(0) else { return };
-    let Some(qid) = entry.u32(1) else { return };
-    let Some(head) = entry.u16(2) else { return };
-    let Some(tail) = entry.u16(3) else { return };
+    if !entry.has(0..4) {
+        return;
+    }
+    let (ctrl, qid) = (entry.u32(0), entry.u32(1));
+    let fill = fill(ctrl, qid, entry.u16(2).into(), entry.u16(3).into());
     let Some(cell) = cell(kind::QUEUE, ctrl, qid, 0) else { return };
     // SAFETY: fields of a map value. The largest fill is read and written without a lock: one lost update of a maximum
     // that the next command makes good.
     unsafe {
         add(&raw mut (*cell).completed, 1);
-        if let Some(fill) = fill(ctrl, qid, head.into(), tail.into())
-            && fill > (&raw const (*cell).bytes).read_volatile()
-        {
+        if fill > (&raw const (*cell).bytes).read_volatile() {
             (&raw mut (*cell).bytes).write_volatile(fill);
         }
     }
 }
 
-/// Entries between head and tail. `None`: the tail has wrapped and the depth is not known.
+/// Entries between head and tail; 0 also where the tail has wrapped and the depth is not known.
 #[inline(always)]
-fn fill(ctrl: u32, qid: u32, head: u32, tail: u32) -> Option<u64> {
+fn fill(ctrl: u32, qid: u32, head: u32, tail: u32) -> u64 {
     if tail >= head {
-        return Some(u64::from(tail - head));
+        return u64::from(tail - head);
     }
-    // NVME_AQ_DEPTH of drivers/nvme/host/nvme.h.
-    let depth = if qid == 0 { 32 } else { *NVME_DEPTHS.get(ctrl & (DEPTHS - 1))? };
-    if depth == 0 { None } else { Some(depth + u64::from(tail) - u64::from(head)) }
+    let depth = match NVME_DEPTHS.get(ctrl & (DEPTHS - 1)) {
+        // NVME_AQ_DEPTH of drivers/nvme/host/nvme.h.
+        _ if qid == 0 => 32,
+        Some(depth) => *depth,
+        None => 0,
+    };
+    (depth + u64::from(tail)).saturating_sub(u64::from(head))
 }
 
 /// Fields: ctrl_id, result.
 #[inline(always)]
 pub fn asynchronous(ctx: &TracePointContext) {
     let entry = Format::new(ctx, &NVME_ASYNC_TP);
-    let Some(ctrl) = entry.u32(0) else { return };
-    let result = entry.u32(1).unwrap_or(0);
+    if !entry.has(0..1) {
+        return;
+    }
+    let (ctrl, result) = (entry.u32(0), entry.u32(1));
     if let Some(cell) = cell(kind::ASYNC, ctrl, 0, 0) {
         // SAFETY: a field of a map value.
         add(unsafe { &raw mut (*cell).completed }, 1);

@@ -2,7 +2,7 @@
 
 use crate::{
     context::{Kernel, offset, param, shard_of},
-    maps::{CELL_INFO, CELLS, FREE_CELLS, OWNERS, add, count},
+    maps::{CELL_INFO, CELLS, FREE_CELLS, OWNERS, Place, add, count},
 };
 use aya_ebpf::helpers::{
     bpf_get_current_comm, bpf_get_current_pid_tgid, generated::bpf_get_current_cgroup_id,
@@ -12,14 +12,14 @@ use glake_common::{NONE, block::OwnerKey, member::*, param, stat};
 /// PF_KTHREAD of include/linux/sched.h.
 const KERNEL_THREAD: u32 = 0x0020_0000;
 
-/// The cell, plus one, of whoever submits `bio` now; 0: none is free.
+/// The cell, plus one, of whoever submits `bio` (null: not known) now; 0: none is free.
 #[inline(always)]
-pub fn of_submitter(bio: Option<Kernel>, device: u32, op: u32) -> u32 {
-    let device_op = device * 8 + op;
+pub fn of_submitter(bio: Kernel, device: Place, op: u32) -> u32 {
+    let device_op = device.index() * 8 + op;
     let kernel =
         param(param::HAS_TASK_FLAGS) == 1 && Kernel::current_task().u32(TASK_FLAGS) & KERNEL_THREAD != 0;
     let key = if kernel {
-        OwnerKey { cgroup: bio.map_or(0, cgroup_of), tgid: 0, device_op }
+        OwnerKey { cgroup: cgroup_of(bio), tgid: 0, device_op }
     } else {
         // SAFETY: no arguments.
         let cgroup = unsafe { bpf_get_current_cgroup_id() };

@@ -24,7 +24,7 @@ use crate::{
         source::Source,
     },
 };
-use glake_common::{member, record::Record, stat};
+use glake_common::{member, nvme::NO_OPCODE, record::Record, stat};
 use std::{
     collections::BTreeMap,
     os::fd::OwnedFd,
@@ -405,10 +405,12 @@ impl Live {
                 ("nvme:nvme_async_event".to_owned(), What::NvmeAsync { controller, result: record.b })
             }
             kind::NVME_ERROR => {
-                let (queue, opcode, status) = (record.b >> 16, record.b & 0xff, record.value);
+                let (queue, opcode, status) = (record.b >> 16, record.b & 0xffff, record.value);
+                let opcode =
+                    if opcode == NO_OPCODE { "unknown".to_owned() } else { format!("{opcode:#04x}") };
                 let what = What::IoError {
                     device: format!("nvme{}", record.a),
-                    operation: format!("opcode {opcode:#04x} on queue {queue}"),
+                    operation: format!("opcode {opcode} on queue {queue}"),
                     status: format!("NVMe status type {} code {:#04x}", (status >> 8) & 7, status & 0xff),
                 };
                 ("nvme:nvme_complete_rq".to_owned(), what)
