@@ -29,6 +29,7 @@ pub struct Agent {
     /// Where it answers.
     pub address: SocketAddr,
     log: Arc<Mutex<String>>,
+    printed: Arc<Mutex<String>>,
     folder: tempfile::TempDir,
 }
 
@@ -76,22 +77,29 @@ impl Setup {
         if !self.args.iter().any(|a| a == "--listen") && !self.args.iter().any(|a| a == "--config") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
-        let mut child = command.process_group(0).stderr(Stdio::piped()).spawn().expect("glake starts");
-        let log = Arc::new(Mutex::new(String::new()));
-        let stderr = child.stderr.take().expect("piped");
-        let copy = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                copy.lock().expect("no panic").push_str(&(line + "\n"));
-            }
-        });
+        command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("glake starts");
+        let printed = collect(child.stdout.take().expect("piped"));
+        let log = collect(child.stderr.take().expect("piped"));
         let address = "127.0.0.1:0".parse().expect("an address");
-        let mut agent = Agent { child, address, log, folder };
+        let mut agent = Agent { child, address, log, printed, folder };
         let line = agent.wait_for_log("answering on ");
         let text = line.rsplit([' ', '/']).next().expect("an address");
         agent.address = text.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
         agent
     }
+}
+
+/// Gathers what comes through a pipe.
+fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
+    let text = Arc::new(Mutex::new(String::new()));
+    let copy = Arc::clone(&text);
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            copy.lock().expect("no panic").push_str(&(line + "\n"));
+        }
+    });
+    text
 }
 
 impl Agent {
@@ -108,6 +116,11 @@ impl Agent {
     /// What it said so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("no panic").clone()
+    }
+
+    /// What it printed on stdout so far.
+    pub fn printed(&self) -> String {
+        self.printed.lock().expect("no panic").clone()
     }
 
     /// The first line of its log that holds `text`.

@@ -140,7 +140,7 @@ impl Pty {
             let screen = seen.parser.screen();
             !screen.alternate_screen() && !screen.hide_cursor()
         };
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + DEADLINE;
         while Instant::now() < end && !self.seen.lock().is_ok_and(|seen| main_screen(&seen)) {
             std::thread::sleep(Duration::from_millis(20));
         }

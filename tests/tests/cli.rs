@@ -179,7 +179,7 @@ fn completions_and_manual_pages_are_made() -> Result<()> {
 #[test]
 fn without_privileges_record_says_what_it_needs_and_leaves_no_file() -> Result<()> {
     if !root() {
-        eprintln!("not root: nothing to drop");
+        eprintln!("skipped: needs root, whose privileges are dropped");
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
@@ -196,7 +196,7 @@ fn without_privileges_record_says_what_it_needs_and_leaves_no_file() -> Result<(
 #[test]
 fn without_agent_and_privileges_watch_says_what_to_do() -> Result<()> {
     if !root() {
-        eprintln!("not root: nothing to drop");
+        eprintln!("skipped: needs root, whose privileges are dropped");
         return Ok(());
     }
     let ran = shell(&format!("{NOBODY} $GLAKE watch --once"))?;

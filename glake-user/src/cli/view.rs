@@ -201,9 +201,13 @@ impl Lines {
         let sentence = if is_blind(state) {
             format!("nothing is watched: {}", why_blind(state))
         } else if state.interval_ns.is_none() {
-            format!("watching {}; the first rates come after an interval", names(&devices))
+            let what = if devices.is_empty() { "block I/O".into() } else { names(&devices) };
+            format!("watching {what}; the first rates come after an interval")
         } else if busy.is_empty() {
-            format!("no I/O on {}", names(&devices))
+            match &devices[..] {
+                [] => "no I/O on any device since the start".into(),
+                some => format!("no I/O on {}", names(some)),
+            }
         } else {
             self.said = None;
             return self.table(&time, &busy);
@@ -246,10 +250,7 @@ impl Lines {
 }
 
 fn names(devices: &[Device]) -> String {
-    match devices {
-        [] => "no device (none has been used since the start)".into(),
-        some => some.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "),
-    }
+    devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether neither block devices nor NVMe controllers are watched.

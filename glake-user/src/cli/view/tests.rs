@@ -124,6 +124,17 @@ fn an_idle_host_says_that_it_is_idle() {
 }
 
 #[test]
+fn a_host_on_which_nothing_was_ever_used_is_idle_in_plain_words() {
+    let (mut older, mut newer) = (sample(1), sample(2));
+    (older.block, newer.block) = (Some(vec![]), Some(vec![]));
+    let mut lines = Lines::default();
+    let first = State::between(&Sample::default(), &older, &Inventory::default());
+    assert_eq!(lines.of(&first), ["00:53:21Z watching block I/O; the first rates come after an interval"]);
+    let idle = State::between(&older, &newer, &Inventory::default());
+    assert_eq!(lines.of(&idle), ["00:53:22Z no I/O on any device since the start"]);
+}
+
+#[test]
 fn a_blind_host_says_why() {
     let mut newer = sample(2);
     (newer.block, newer.nvme) = (None, None);
