@@ -87,9 +87,9 @@ fn place(tree: &Tree, bench: &Command) -> String {
 
 /// The folder with Debian's `biolatency` and its like, which need no compiler.
 fn libbpf_tools(cache: &Path) -> Result<PathBuf> {
-    let _lock = lock::take(cache)?;
     let home = cache.join("libbpf-tools");
     if !home.exists() {
+        let _lock = lock::take(cache)?;
         let place = files::fresh_folder(cache, "libbpf-tools.part")?;
         Apt::open(cache)?.unpack(&["libbpf-tools".to_owned()], &["./usr/sbin"], &place)?;
         fs::rename(&place, &home)?;

@@ -1,6 +1,7 @@
 //! Builds: the eBPF object, and the binary with the object inside.
 use std::{
     fs,
+    io::IsTerminal,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -38,9 +39,8 @@ pub fn ebpf(tree: &Tree) -> Result<PathBuf> {
 /// make build anew each time.
 pub fn ebpf_into(tree: &Tree, tools: &Tools, target_dir: &Path) -> Result<PathBuf> {
     say::step("ebpf", "building the eBPF programs");
-    cmd::run(
-        ebpf_cargo(tree, tools, "build").args(["--quiet", "--release", "--target-dir"]).arg(target_dir),
-    )?;
+    let mut build = ebpf_cargo(tree, tools, "build");
+    cmd::run(build.args(quiet()).args(["--release", "--target-dir"]).arg(target_dir))?;
     let object = target_dir.join("glake-ebpf.o");
     copy_if_changed(&target_dir.join("bpfel-unknown-none/release/glake-ebpf"), &object)?;
     Ok(object)
@@ -71,13 +71,18 @@ pub fn glake(tree: &Tree, profile: Profile) -> Result<PathBuf> {
     let object = ebpf(tree)?;
     say::step("build", "building glake");
     let mut build = cargo(tree, Some(&object));
-    build.args(["build", "--quiet", "--package", "glake", "--bin", "glake"]);
+    build.arg("build").args(quiet()).args(["--package", "glake", "--bin", "glake"]);
     if profile == Profile::Release {
         build.arg("--release");
     }
     cmd::run(&mut build)?;
     let folder = if profile == Profile::Release { "release" } else { "debug" };
     Ok(tree.target.join(folder).join("glake"))
+}
+
+/// A person is shown how far a build is; a log is not filled with it.
+fn quiet() -> Option<&'static str> {
+    (!std::io::stderr().is_terminal()).then_some("--quiet")
 }
 
 /// Cargo for the user side, with the object that `glake-user/build.rs` puts into the binary.

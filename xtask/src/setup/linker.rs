@@ -20,13 +20,20 @@ const VERSION: &str = "0.13.0";
 /// The smallest object that shows whether a linker reads this rustc's bitcode.
 const PROBE: &str = "#![no_std]\n#[unsafe(no_mangle)] pub extern \"C\" fn probe() -> u64 { 0 }\n";
 
-/// The linker on PATH if it fits, else the cached one, else a newly built one.
-pub fn ensure(cache: &Path, rustc: &Rustc) -> Result<PathBuf> {
+/// The cached linker, if it was built to its end.
+pub fn made(cache: &Path, rustc: &Rustc) -> Option<PathBuf> {
     let home = cache.join(key(rustc));
     let built = home.join("bin/bpf-linker");
-    if built.is_file() && home.join("complete").is_file() {
+    (built.is_file() && home.join("complete").is_file()).then_some(built)
+}
+
+/// The cached linker, else the one on PATH if it fits, else a newly built one.
+pub fn ensure(cache: &Path, rustc: &Rustc) -> Result<PathBuf> {
+    if let Some(built) = made(cache, rustc) {
         return Ok(built);
     }
+    let home = cache.join(key(rustc));
+    let built = home.join("bin/bpf-linker");
     fs::create_dir_all(&home)?;
     if let Some(found) = cmd::on_path("bpf-linker") {
         match links(&found, rustc, &home) {

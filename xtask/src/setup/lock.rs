@@ -35,7 +35,7 @@ fn wait(cache: &Path) -> Result<File> {
             file.read_to_string(&mut holder)?;
             say::step(
                 "setup",
-                &format!("waiting for the xtask with pid {} ({})", holder.trim(), path.display()),
+                &format!("waiting for another xtask: pid {} (it holds {})", holder.trim(), path.display()),
             );
             file.lock().with_context(|| format!("lock file {}", path.display()))?;
         }
@@ -45,7 +45,8 @@ fn wait(cache: &Path) -> Result<File> {
     }
     file.set_len(0)?;
     file.rewind()?;
-    write!(file, "{}", std::process::id())?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    write!(file, "{}, `cargo xtask {}`", std::process::id(), words.join(" "))?;
     Ok(file)
 }
 
@@ -68,7 +69,7 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let _lock = wait(cache.path()).unwrap();
         let written = std::fs::read_to_string(cache.path().join("lock")).unwrap();
-        assert_eq!(written, std::process::id().to_string());
+        assert!(written.starts_with(&format!("{}, `cargo xtask", std::process::id())), "{written}");
     }
 
     #[test]

@@ -27,8 +27,14 @@ pub struct Tools {
 
 /// Finds or makes every tool that the eBPF build needs.
 pub fn tools(tree: &Tree, source: rust_src::From) -> Result<Tools> {
-    let _lock = lock::take(&tree.cache)?;
     let rustc = rustc::Rustc::find()?;
+    // What is complete needs no lock: another xtask may hold it for minutes, making something else.
+    if let (Some(bpf_rustc), Some(linker)) =
+        (rust_src::made(&tree.cache, &rustc, source), linker::made(&tree.cache, &rustc))
+    {
+        return Ok(Tools { rustc, bpf_rustc, linker });
+    }
+    let _lock = lock::take(&tree.cache)?;
     let bpf_rustc = rust_src::ensure(&tree.cache, &rustc, source)?;
     let linker = linker::ensure(&tree.cache, &rustc)?;
     Ok(Tools { rustc, bpf_rustc, linker })

@@ -27,12 +27,28 @@ pub enum From {
     Debian,
 }
 
+/// The `rustc` that finds the core library's source, if there is one already.
+pub fn made(cache: &Path, rustc: &Rustc, from: From) -> Option<PathBuf> {
+    if from != From::Debian && complete(&rustc.sysroot) {
+        return Some(rustc.rustc.clone());
+    }
+    let sysroot = private(cache, rustc);
+    let wrapper = sysroot.join("bin/rustc");
+    let whole = complete(&sysroot) && wrapper.is_file() && sysroot.join("complete").is_file();
+    (from != From::Rustup && whole).then_some(wrapper)
+}
+
+/// Where the private sysroot of a compiler is.
+fn private(cache: &Path, rustc: &Rustc) -> PathBuf {
+    cache.join(format!("sysroot-{}-{}", rustc.version.release, short(&rustc.version.commit)))
+}
+
 /// The `rustc` that finds the core library's source: the toolchain's own, or a wrapper in the cache.
 pub fn ensure(cache: &Path, rustc: &Rustc, from: From) -> Result<PathBuf> {
+    if let Some(made) = made(cache, rustc, from) {
+        return Ok(made);
+    }
     if from != From::Debian {
-        if complete(&rustc.sysroot) {
-            return Ok(rustc.rustc.clone());
-        }
         match by_rustup(rustc) {
             Ok(()) => return Ok(rustc.rustc.clone()),
             Err(e) if from == From::Rustup => return Err(e),
@@ -66,11 +82,8 @@ fn by_rustup(rustc: &Rustc) -> Result<()> {
 
 fn by_debian(cache: &Path, rustc: &Rustc) -> Result<PathBuf> {
     let release = &rustc.version.release;
-    let sysroot = cache.join(format!("sysroot-{release}-{}", short(&rustc.version.commit)));
+    let sysroot = private(cache, rustc);
     let wrapper = sysroot.join("bin/rustc");
-    if complete(&sysroot) && wrapper.is_file() && sysroot.join("complete").is_file() {
-        return Ok(wrapper);
-    }
     say::step("rust-src", &format!("Debian's package for {release} into {}", sysroot.display()));
     let apt = apt::Apt::open(cache)?;
     let version = apt.version_of("rust-src", release)?;

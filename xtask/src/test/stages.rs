@@ -157,10 +157,10 @@ fn cargo(lab: &Lab) -> Result<Command> {
 
 /// The folder with Debian's `prometheus` and `promtool`.
 fn prometheus_programs(cache: &Path) -> Result<PathBuf> {
-    let _lock = lock::take(cache)?;
     let home = cache.join("prometheus");
     let programs = home.join("usr/bin");
     if !programs.join("promtool").is_file() {
+        let _lock = lock::take(cache)?;
         let place = files::fresh_folder(cache, "prometheus.part")?;
         Apt::open(cache)?.unpack(&["prometheus".to_owned()], &["./usr/bin"], &place)?;
         std::fs::rename(&place, &home)?;
