@@ -7,7 +7,7 @@ pub const GLOBAL: &str = "OFFSETS";
 macro_rules! members {
     ($($(#[$doc:meta])* $id:ident = $structure:literal . $path:literal),* $(,)?) => {
         members!(@count 0usize; $($(#[$doc])* $id),*);
-        /// Structure and path of each, in the order of the indices.
+        /// Structure and path of each, in the order of the indices. An empty path is the end of the structure: its size.
         pub const MEMBERS: [(&str, &str); COUNT] = [$(($structure, $path)),*];
     };
     (@count $n:expr; $(#[$doc:meta])* $id:ident $(, $($rest:tt)*)?) => {
@@ -65,6 +65,20 @@ members! {
     KN_ID = "kernfs_node"."id",
     /// PF_* flags of a task.
     TASK_FLAGS = "task_struct"."flags",
+    /// What the user of a queue keeps there; a namespace or nothing, with NVMe.
+    Q_DATA = "request_queue"."queuedata",
+    /// The size of a request: what the driver keeps of one follows it.
+    RQ_SIZE = "request"."",
+    /// The submission queue entry of a command.
+    NVME_CMD = "nvme_request"."cmd",
+    /// How often it was tried again.
+    NVME_RETRIES = "nvme_request"."retries",
+    /// Its status field without the phase bit.
+    NVME_STATUS = "nvme_request"."status",
+    /// Its controller.
+    NVME_CTRL = "nvme_request"."ctrl",
+    /// The N of /dev/nvmeN.
+    CTRL_INSTANCE = "nvme_ctrl"."instance",
     /// Number of a hardware queue.
     HCTX_NUM = "blk_mq_hw_ctx"."queue_num",
 }

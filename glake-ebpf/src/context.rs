@@ -1,6 +1,7 @@
 //! Settings and typed kernel pointers.
 
-use core::ptr::read_volatile;
+use aya_ebpf::helpers::generated::bpf_probe_read_kernel;
+use core::{ffi::c_void, ptr::read_volatile};
 use glake_common::{NONE, member, param};
 
 /// Offsets of kernel structure members; user space fills them in before the load.
@@ -99,6 +100,42 @@ impl Kernel {
     #[inline(always)]
     pub fn is_null(self) -> bool {
         self.0.is_null()
+    }
+}
+
+/// A kernel address whose type the verifier does not know: what raw trace points of modules give. A bad one reads as 0.
+#[derive(Clone, Copy)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// Where a member is; the address itself where this kernel lacks it.
+    #[inline(always)]
+    pub fn at(self, member: usize) -> Address {
+        let at = offset(member);
+        if at == NONE { self } else { Address(self.0.wrapping_add(u64::from(at))) }
+    }
+
+    /// What is there.
+    #[inline(always)]
+    pub fn read<T: Default + Copy>(self) -> T {
+        let mut value = T::default();
+        // SAFETY: the destination is that long; a bad source leaves zeros there.
+        unsafe {
+            bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, self.0 as *const c_void);
+        }
+        value
+    }
+
+    /// A 32-bit member.
+    #[inline(always)]
+    pub fn u32(self, member: usize) -> u32 {
+        self.at(member).read()
+    }
+
+    /// What a pointer member points to.
+    #[inline(always)]
+    pub fn follow(self, member: usize) -> Address {
+        Address(self.at(member).read())
     }
 }
 

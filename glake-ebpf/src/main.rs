@@ -1,7 +1,7 @@
 //! Entry points of the eBPF programs. Each is thin; one file per event family.
 //!
-//! Two kinds of hooks: BTF trace points, whose arguments are typed pointers into kernel structures (offsets come from the
-//! running kernel's BTF), and classic trace points, whose records are read at the offsets of tracefs `format` files.
+//! Three kinds of hooks: BTF trace points, whose arguments are typed pointers into kernel structures; raw trace points of modules,
+//! whose arguments are addresses of such (the offsets of both come from the running kernel's BTF); and classic trace points, whose records are read at the offsets of tracefs `format` files.
 //!
 //! One rule of style: no `Option` of a plain number or struct. Its `None` leaves the value undefined, which LLVM may still move about,
 //! and the verifier refuses a register that was never written; whether it comes to that changes with every build. A function gives 0
@@ -24,8 +24,8 @@ mod nvme;
 mod owner;
 
 use aya_ebpf::{
-    macros::{btf_tracepoint, kprobe, tracepoint},
-    programs::{BtfTracePointContext, ProbeContext, TracePointContext},
+    macros::{btf_tracepoint, kprobe, raw_tracepoint, tracepoint},
+    programs::{BtfTracePointContext, ProbeContext, RawTracePointContext, TracePointContext},
 };
 
 #[btf_tracepoint(function = "block_io_start")]
@@ -96,10 +96,10 @@ classic! {
     block_requeue_tp => block::classic::requeue,
     block_back_merge_tp => block::classic::back_merge,
     block_front_merge_tp => block::classic::front_merge,
-    nvme_setup_tp => nvme::setup,
-    nvme_complete_tp => nvme::complete,
-    nvme_sq_tp => nvme::queue,
-    nvme_async_tp => nvme::asynchronous,
+    nvme_setup_tp => nvme::classic::setup,
+    nvme_complete_tp => nvme::classic::complete,
+    nvme_sq_tp => nvme::classic::queue,
+    nvme_async_tp => nvme::classic::asynchronous,
     iommu_map_tp => iommu::map,
     iommu_unmap_tp => iommu::unmap,
     iommu_fault_tp => named::iommu_fault,
@@ -111,6 +111,24 @@ classic! {
     io_uring_punt_tp => iommu::io_uring_punt,
     xid_tp => named::xid,
     sxid_tp => named::sxid,
+}
+
+/// Raw trace points of modules.
+macro_rules! raw {
+    ($($name:ident => $body:path),* $(,)?) => { $(
+        #[raw_tracepoint]
+        fn $name(ctx: RawTracePointContext) -> i32 {
+            $body(&ctx);
+            0
+        }
+    )* };
+}
+
+raw! {
+    nvme_setup => nvme::raw::setup,
+    nvme_complete => nvme::raw::complete,
+    nvme_sq => nvme::raw::queue,
+    nvme_async => nvme::raw::asynchronous,
 }
 
 #[kprobe]

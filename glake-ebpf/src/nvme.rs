@@ -1,49 +1,27 @@
-//! NVMe commands: set-up and completion pair by controller, queue and command id.
+//! NVMe commands: set-up and completion pair by controller, queue and command id, whichever kind of trace point saw them.
+
+pub mod classic;
+pub mod raw;
 
 use crate::{
     atomic::Word,
     context::{now, param},
-    format::{Format, offsets},
-    maps::{FLIGHTS, NVME_CELLS, NVME_DEPTHS, NVME_KEYS, NVME_SHIFTS, add, count, emit, file, place},
+    maps::{FLIGHTS, NVME_CELLS, NVME_DEPTHS, NVME_KEYS, add, count, emit, file, place},
 };
-use aya_ebpf::programs::TracePointContext;
 use glake_common::{
-    nvme::{
-        Counters, DEPTHS, FLIGHT_WAYS, Flight, NAMESPACES, NO_OPCODE, cell_key, flight_key, kind,
-        moves_blocks,
-    },
+    nvme::{Counters, DEPTHS, FLIGHT_WAYS, Flight, NO_OPCODE, cell_key, flight_key, kind, moves_blocks},
     param,
     record::kind as record,
     stat, table,
 };
 
-offsets! { NVME_SETUP_TP, NVME_COMPLETE_TP, NVME_SQ_TP, NVME_ASYNC_TP }
-
-/// Fields: ctrl_id, qid, opcode, cid, nsid, cdw10.
-#[inline(always)]
-pub fn setup(ctx: &TracePointContext) {
-    let entry = Format::new(ctx, &NVME_SETUP_TP);
-    if !entry.has(0..4) {
-        return;
-    }
-    let (ctrl, qid, opcode, nsid) = (entry.u32(0), entry.u32(1), u32::from(entry.u8(2)), entry.u32(4));
-    let mut bytes = 0;
-    if qid != 0 && moves_blocks(opcode) && entry.has(5..6) {
-        // Dwords 10 to 15 as bytes; NLB is the low half of dword 12, 0 for one block.
-        let blocks = u64::from(entry.read::<[u32; 3]>(5)[2] & 0xffff) + 1;
-        let shift = shift_of(ctrl, nsid);
-        bytes = if shift == 0 { 0 } else { blocks << (shift & 31) };
-    }
-    let key = flight_key(ctrl, qid, entry.u16(3).into());
-    keep(Flight { key, start_ns: now(), bytes, opcode, nsid });
-}
-
-#[inline(always)]
-fn shift_of(ctrl: u32, nsid: u32) -> u64 {
-    if ctrl >= DEPTHS || nsid >= NAMESPACES {
-        return 0;
-    }
-    NVME_SHIFTS.get(ctrl * NAMESPACES + nsid).map_or(0, |shift| *shift)
+/// A command as its completion tells it.
+struct End {
+    ctrl: u32,
+    qid: u32,
+    cid: u16,
+    status: u16,
+    retries: u8,
 }
 
 #[inline(always)]
@@ -104,15 +82,11 @@ fn cell(kind: u64, ctrl: u32, qid: u32, value: u32) -> Option<*mut Counters> {
     }
 }
 
-/// Fields: ctrl_id, qid, cid, retries, status.
+/// Counts the end of a command.
 #[inline(always)]
-pub fn complete(ctx: &TracePointContext) {
-    let entry = Format::new(ctx, &NVME_COMPLETE_TP);
-    if !entry.has(0..3) {
-        return;
-    }
-    let (ctrl, qid, status) = (entry.u32(0), entry.u32(1), u32::from(entry.u16(4)));
-    let flight = take(flight_key(ctrl, qid, entry.u16(2).into()));
+fn ended(end: &End) {
+    let (ctrl, qid, status) = (end.ctrl, end.qid, u32::from(end.status));
+    let flight = take(flight_key(ctrl, qid, end.cid.into()));
     if status & 0x7ff != 0 {
         failed(ctrl, qid, if flight.key == 0 { NO_OPCODE } else { flight.opcode }, status);
     }
@@ -131,7 +105,7 @@ pub fn complete(ctx: &TracePointContext) {
             let words = if flight.bytes == 0 { &raw mut (*cell).untold } else { &raw mut (*cell).bytes };
             add(words, if flight.bytes == 0 { 1 } else { flight.bytes });
         }
-        if entry.u8(3) != 0 {
+        if end.retries != 0 {
             add(&raw mut (*cell).retries, 1);
         }
     }
@@ -153,15 +127,10 @@ fn failed(ctrl: u32, qid: u32, opcode: u32, status: u32) {
     }
 }
 
-/// Fields: ctrl_id, qid, sq_head, sq_tail.
+/// Counts a completion by its submission queue, and keeps the largest fill.
 #[inline(always)]
-pub fn queue(ctx: &TracePointContext) {
-    let entry = Format::new(ctx, &NVME_SQ_TP);
-    if !entry.has(0..4) {
-        return;
-    }
-    let (ctrl, qid) = (entry.u32(0), entry.u32(1));
-    let fill = fill(ctrl, qid, entry.u16(2).into(), entry.u16(3).into());
+fn queued(ctrl: u32, qid: u32, head: u16, tail: u16) {
+    let fill = fill(ctrl, qid, head.into(), tail.into());
     let Some(cell) = cell(kind::QUEUE, ctrl, qid, 0) else { return };
     // SAFETY: fields of a map value. The largest fill is read and written without a lock: one lost update of a maximum
     // that the next command makes good.
@@ -188,14 +157,9 @@ fn fill(ctrl: u32, qid: u32, head: u32, tail: u32) -> u64 {
     (depth + u64::from(tail)).saturating_sub(u64::from(head))
 }
 
-/// Fields: ctrl_id, result.
+/// Counts an asynchronous event.
 #[inline(always)]
-pub fn asynchronous(ctx: &TracePointContext) {
-    let entry = Format::new(ctx, &NVME_ASYNC_TP);
-    if !entry.has(0..1) {
-        return;
-    }
-    let (ctrl, result) = (entry.u32(0), entry.u32(1));
+fn told(ctrl: u32, result: u32) {
     if let Some(cell) = cell(kind::ASYNC, ctrl, 0, 0) {
         // SAFETY: a field of a map value.
         add(unsafe { &raw mut (*cell).completed }, 1);

@@ -26,7 +26,7 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         ),
         guest.test("nothing is in flight when nothing is asked for", nothing_in_flight),
         guest.test("submission queues count what the opcodes count", submission_queues),
-        guest.test("scheduler mq-deadline: block requests and bytes are exact", scheduled),
+        guest.test("scheduler mq-deadline: bytes are exact, and requests with merges", scheduled),
         guest.test("discards are exact in block bytes and NVMe commands", discards),
         guest.test("IOMMU map and unmap calls and bytes equal the kernel's own histogram", iommu),
         guest.test("direct I/O belongs to the process that asked for it", direct_owner),
@@ -36,6 +36,9 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
     ]
 }
 
+/// The largest request of the loads.
+const LARGEST: u64 = 131_072;
+
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Result<(), Failed> {
     if got == expected {
         Ok(())
@@ -44,10 +47,11 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Res
     }
 }
 
-/// What was counted, and what the kernel did not let our program see and counted instead, is what was done. (A trace
-/// point's program does not run when an interrupt hits the same program on the same CPU.)
-fn told(what: &str, got: u64, expected: u64, lost: u64) -> Result<(), Failed> {
-    if got <= expected && got + lost >= expected && lost * 20 <= expected.max(20) {
+/// What was counted, and what the kernel did not let our programs see and counted instead, is what was done. (The kernel runs no program
+/// where the same one is interrupted on the same CPU: rare, but an emulated CPU is slow enough.) `each`: the most that one
+/// event adds.
+fn told(what: &str, got: u64, expected: u64, lost: u64, each: u64) -> Result<(), Failed> {
+    if got <= expected && got + lost * each >= expected && lost <= 8 {
         return Ok(());
     }
     Err(format!("{what}: counted {got}, expected {expected}, {lost} counted as lost").into())
@@ -81,9 +85,9 @@ fn nvme_is_exact(guest: &Outcome) -> Result<(), Failed> {
     let lost = lost(&from, &to, "nvme");
     for (name, opcode, load) in [("read", READ, &load), ("write", WRITE, &load), ("flush", FLUSH, &flushes)] {
         let (commands, bytes) = nvme_between(&from, &to, controller, opcode);
-        told(name, commands, load.sum(name, "completed"), lost)?;
-        if lost == 0 && opcode != FLUSH {
-            equal(name, bytes, load.sum(name, "bytes"))?;
+        told(name, commands, load.sum(name, "completed"), lost, 1)?;
+        if opcode != FLUSH {
+            told(name, bytes, load.sum(name, "bytes"), lost, LARGEST)?;
         }
     }
     Ok(())
@@ -154,8 +158,18 @@ fn scheduled(guest: &Outcome) -> Result<(), Failed> {
     equal("schedulers", chosen, vec!["none", "mq-deadline"])?;
     let (from, to) = (guest.sample("after_mixed")?, guest.sample("after_scheduled")?);
     let (load, device) = (guest.load("scheduled")?, &guest.names()?[1]);
-    equal("reads", block_between(&from, &to, device, Operation::Read), totals(&load, "read"))?;
-    equal("writes", block_between(&from, &to, device, Operation::Write), totals(&load, "write"))
+    // A scheduler may put neighbours together that wait at the same time: each is then a request or a merge.
+    let merges = |s: &Sample| {
+        s.block.iter().flatten().find(|d| d.device == *device).and_then(|d| d.merges).unwrap_or(0)
+    };
+    let (mut counted, mut asked) = (merges(&to) - merges(&from), 0);
+    for (name, operation) in [("read", Operation::Read), ("write", Operation::Write)] {
+        let (requests, bytes) = block_between(&from, &to, device, operation);
+        equal(name, bytes, load.sum(name, "bytes"))?;
+        counted += requests;
+        asked += load.sum(name, "completed");
+    }
+    equal("requests and merges", counted, asked)
 }
 
 fn discards(guest: &Outcome) -> Result<(), Failed> {
@@ -164,7 +178,7 @@ fn discards(guest: &Outcome) -> Result<(), Failed> {
     let (requests, bytes) = block_between(&from, &to, &names[2], Operation::Discard);
     equal("bytes discarded", bytes, 8 << 20)?;
     let commands = nvme_between(&from, &to, &names[5], DATASET_MANAGEMENT).0;
-    told("commands", commands, requests, lost(&from, &to, "nvme"))
+    told("commands", commands, requests, lost(&from, &to, "nvme"), 1)
 }
 
 /// Hits and the sum of one line of a tracefs histogram: `hitcount: 64  size: 4194304`.
@@ -190,8 +204,8 @@ fn iommu(guest: &Outcome) -> Result<(), Failed> {
         equal("unmap calls and bytes", Some(unmaps), traced("unmap"))?;
     }
     let [traced_maps, traced_unmaps] = ["map", "unmap"].map(|event| traced(event).unwrap_or_default().0);
-    told("map calls", maps.0, traced_maps, missed)?;
-    told("unmap calls", unmaps.0, traced_unmaps, missed)?;
+    told("map calls", maps.0, traced_maps, missed, 1)?;
+    told("unmap calls", unmaps.0, traced_unmaps, missed, 1)?;
     let asked = guest.load("mapped")?.sum("write", "bytes");
     if maps.1 < asked {
         return Err(format!("{} bytes were mapped for {asked} bytes written", maps.1).into());
@@ -204,16 +218,12 @@ fn direct_owner(guest: &Outcome) -> Result<(), Failed> {
     let device = &guest.names()?[0];
     let pid = load.pid();
     let is_load = |o: &Owner| matches!(o, Owner::Task { tgid, comm, .. } if u64::from(*tgid) == pid && comm == "ioload");
-    equal(
-        "bytes read",
-        owned_between(&from, &to, device, Operation::Read, is_load),
-        load.sum("read", "bytes"),
-    )?;
-    equal(
-        "bytes written",
-        owned_between(&from, &to, device, Operation::Write, is_load),
-        load.sum("write", "bytes"),
-    )
+    let lost = lost(&from, &to, "block");
+    for (name, operation) in [("read", Operation::Read), ("write", Operation::Write)] {
+        let owned = owned_between(&from, &to, device, operation, is_load);
+        told(name, owned, load.sum(name, "bytes"), lost, LARGEST)?;
+    }
+    Ok(())
 }
 
 fn buffered_owner(guest: &Outcome) -> Result<(), Failed> {

@@ -2,6 +2,7 @@
 //! kernel's own accounts. `cargo xtask test --stage lab` runs them.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "tests")]
 
+mod bare;
 mod classic;
 mod counts;
 mod lab;
@@ -17,7 +18,8 @@ fn main() {
     if kernels.is_empty() {
         eprintln!("skipped: guests are booted by `cargo xtask test --stage lab`");
     }
-    let suites = |k| [counts::tests(k), classic::tests(k), odd::tests(k), uvm_tools::tests(k)];
+    let suites =
+        |k| [counts::tests(k), classic::tests(k), odd::tests(k), bare::tests(k), uvm_tools::tests(k)];
     let tests = kernels.iter().flat_map(suites).flatten();
     libtest_mimic::run(&arguments, tests.collect()).exit();
 }

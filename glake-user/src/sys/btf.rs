@@ -100,6 +100,32 @@ impl Btf {
         Ok(Btf { types, strings, starts })
     }
 
+    /// Adds the types of a module, `sys/kernel/btf/MODULE` below `root`. Needs no privilege.
+    ///
+    /// # Errors
+    /// `Missing` where the module is not loaded or was built without BTF; `BadInput` where it is malformed or belongs to another kernel.
+    pub fn add_module(&mut self, root: &Path, module: &str) -> Result<()> {
+        let path = root.join("sys/kernel/btf").join(module);
+        let bytes = std::fs::read(&path).map_err(|e| Error::os(format!("reading {}", path.display()), e))?;
+        self.extend(&bytes)
+            .map_err(|e| Error::new(e.kind(), format!("reading {}", path.display())).because(e))
+    }
+
+    /// Adds the bytes of a module's file, whose types and strings are numbered on from those of the kernel.
+    ///
+    /// # Errors
+    /// As [`Btf::parse`]; the types that were there stay.
+    pub fn extend(&mut self, bytes: &[u8]) -> Result<()> {
+        let module = Btf::parse(bytes)?;
+        let too_long = || Error::new(Kind::BadInput, "parsing BTF: more than 4 GiB of types");
+        let base = u32::try_from(self.types.len()).map_err(|_| too_long())?;
+        let starts: Option<Vec<u32>> = module.starts.iter().map(|s| s.checked_add(base)).collect();
+        self.starts.extend(starts.ok_or_else(too_long)?);
+        self.types.extend(module.types);
+        self.strings.extend(module.strings);
+        Ok(())
+    }
+
     fn get(&self, id: u32) -> Option<Type> {
         let start = *self.starts.get((id as usize).checked_sub(1)?)?;
         read_type(&self.types, start as usize)
@@ -133,9 +159,13 @@ impl Btf {
     }
 
     /// Byte offset of a member, which may lie in nested structures: `member("bio", "bi_iter.bi_size")`.
-    /// Anonymous structures and unions are looked through. `None`: no such member, or it is a bit field.
+    /// Anonymous structures and unions are looked through. An empty path is the end of the structure: its size. `None`: no such
+    /// member, or it is a bit field.
     pub fn member(&self, structure: &str, path: &str) -> Option<u32> {
         let mut here = self.find(&[kind::STRUCT, kind::UNION], structure)?;
+        if path.is_empty() {
+            return Some(here.size_or_type);
+        }
         let mut offset = 0u32;
         let mut parts = path.split('.').peekable();
         while let Some(part) = parts.next() {
@@ -175,7 +205,7 @@ impl Btf {
     }
 
     /// The structures that a trace point's arguments point to, in order; an empty name for any other argument.
-    /// `None`: this kernel has no such trace point built in (a module's are not in here).
+    /// `None`: neither the kernel nor a module that was added has such a trace point.
     pub fn tracepoint(&self, name: &str) -> Option<Vec<String>> {
         // include/trace/bpf_probe.h declares `typedef void (*btf_trace_NAME)(void *__data, ARGUMENTS)`.
         let typedef = self.find(&[kind::TYPEDEF], &format!("btf_trace_{name}"))?;

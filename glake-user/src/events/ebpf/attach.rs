@@ -2,7 +2,7 @@
 
 use super::{
     sizes::Sizes,
-    table::{Entry, Group, Hook, TABLE},
+    table::{self, Entry, Group, Hook},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -12,13 +12,13 @@ use crate::{
 use aya::{
     Ebpf, EbpfLoader,
     programs::{
-        BtfTracePoint, KProbe, ProgramError, TracePoint, kprobe::KProbeLink, tp_btf::BtfTracePointLink,
-        trace_point::TracePointLink,
+        BtfTracePoint, KProbe, ProgramError, RawTracePoint, TracePoint, kprobe::KProbeLink,
+        raw_trace_point::RawTracePointLink, tp_btf::BtfTracePointLink, trace_point::TracePointLink,
     },
 };
 use glake_common::{NONE, member, param};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
@@ -47,7 +47,7 @@ impl Ways {
         match self {
             Ways::Any => true,
             Ways::Btf => matches!(hook, Hook::Btf { .. }),
-            Ways::Classic => !matches!(hook, Hook::Btf { .. }),
+            Ways::Classic => !matches!(hook, Hook::Btf { .. } | Hook::Raw { .. }),
         }
     }
 }
@@ -62,6 +62,7 @@ pub(crate) struct Kernel {
     /// Structures of the first arguments of the trace points in the table; empty without BTF.
     arguments: BTreeMap<&'static str, Vec<String>>,
     no_btf: Option<Error>,
+    use_btf: bool,
 }
 
 impl Kernel {
@@ -72,9 +73,10 @@ impl Kernel {
             offsets: [NONE; member::COUNT],
             arguments: BTreeMap::new(),
             no_btf: None,
+            use_btf,
         };
         let btf = if use_btf {
-            Btf::read(root)
+            Btf::read(root).map(|btf| with_modules(btf, root))
         } else {
             Err(Error::new(Kind::Unsupported, "BTF is switched off by the settings"))
         };
@@ -83,8 +85,8 @@ impl Kernel {
                 for (i, (structure, path)) in member::MEMBERS.iter().enumerate() {
                     kernel.offsets[i] = btf.member(structure, path).unwrap_or(NONE);
                 }
-                for hook in TABLE.iter().flat_map(|e| e.hooks) {
-                    if let Hook::Btf { event, .. } = hook
+                for hook in table::probes().flat_map(|e| e.hooks) {
+                    if let Hook::Btf { event, .. } | Hook::Raw { event, .. } = hook
                         && let Some(arguments) = btf.tracepoint(event)
                     {
                         kernel.arguments.insert(event, arguments);
@@ -94,6 +96,11 @@ impl Kernel {
             Err(e) => kernel.no_btf = Some(e),
         }
         kernel
+    }
+
+    /// The same after a module has come.
+    pub(crate) fn again(&self) -> Kernel {
+        Kernel::read(&self.root, self.use_btf)
     }
 
     /// Whether the kernel's types tell where a member is.
@@ -111,7 +118,7 @@ impl Kernel {
     /// Whether a hook can be tried, and with which offsets.
     fn check(&self, hook: &Hook) -> std::result::Result<Option<Fields>, Refusal> {
         match hook {
-            Hook::Btf { event, argument, needs, .. } => {
+            Hook::Btf { event, argument, needs, .. } | Hook::Raw { event, argument, needs, .. } => {
                 if let Some(e) = &self.no_btf {
                     return Err(Refusal::of(e));
                 }
@@ -150,6 +157,17 @@ impl Kernel {
             }
         }
     }
+}
+
+/// Adds the types of the modules that the probes need. One that is missing is either built in, or its probes take another way.
+fn with_modules(mut btf: Btf, root: &Path) -> Btf {
+    let raw = |e: &&Entry| e.hooks.iter().any(|h| matches!(h, Hook::Raw { .. }));
+    let modules: BTreeSet<&str> = table::probes().filter(raw).filter_map(|e| e.module).collect();
+    // One module after another would need each one's numbers moved behind the other's: there is one.
+    for module in modules.into_iter().take(1) {
+        let _ = btf.add_module(root, module);
+    }
+    btf
 }
 
 fn pick(
@@ -259,6 +277,7 @@ fn remedy(root: &Path, errno: Option<i32>) -> Option<String> {
 
 enum Link {
     Btf(#[allow(dead_code, reason = "held for its Drop")] BtfTracePointLink),
+    Raw(#[allow(dead_code, reason = "held for its Drop")] RawTracePointLink),
     Classic(#[allow(dead_code, reason = "held for its Drop")] TracePointLink),
     Function(#[allow(dead_code, reason = "held for its Drop")] KProbeLink),
 }
@@ -283,16 +302,19 @@ impl Placed {
         self.state == ProbeState::On
     }
 
-    /// Off until its module comes. Without tracefs nobody can tell whether it is there: then that is the reason.
+    /// Off until its module comes. Where only tracefs tells whether it is there, and that is missing, this is the reason.
     pub(crate) fn await_module(&mut self, root: &Path) {
-        let hook = self.entry.hooks.first().map(Hook::describe).unwrap_or_default();
+        let first = self.entry.hooks.first();
+        let hook = first.map(Hook::describe).unwrap_or_default();
         let module = self.entry.module.unwrap_or_default();
+        let needs_tracefs =
+            !matches!(first, Some(Hook::Raw { .. })) || root.join("sys/module").join(module).exists();
         let (state, mut why) = match Tracefs::find(root) {
-            Ok(_) => {
+            Err(e) if needs_tracefs => (ProbeState::Failed, Refusal::of(&e)),
+            _ => {
                 let reason = format!("no {hook} now: module {module} is not loaded, or lacks it");
                 (ProbeState::Off, Refusal::absent(reason))
             }
-            Err(e) => (ProbeState::Failed, Refusal::of(&e)),
         };
         why.module_missing = true;
         self.off(state, why);
@@ -326,7 +348,7 @@ impl Loaded {
                 .remedy("build it with: cargo xtask run"));
         }
         let mut fields: BTreeMap<&'static str, Fields> = BTreeMap::new();
-        for hook in TABLE.iter().filter(|e| e.group == group).flat_map(|e| e.hooks) {
+        for hook in table::probes().filter(|e| e.group == group).flat_map(|e| e.hooks) {
             if let Hook::Classic { global, .. } = hook
                 && let Ok(Some(offsets)) = kernel.check(hook)
             {
@@ -411,6 +433,14 @@ impl Loaded {
                 }
                 let id = program.attach()?;
                 Ok(Link::Btf(program.take_link(id)?))
+            }
+            Hook::Raw { event, .. } => {
+                let program: &mut RawTracePoint = program.try_into()?;
+                if !loaded {
+                    program.load()?;
+                }
+                let id = program.attach(event)?;
+                Ok(Link::Raw(program.take_link(id)?))
             }
             Hook::Classic { category, event, .. } => {
                 let program: &mut TracePoint = program.try_into()?;

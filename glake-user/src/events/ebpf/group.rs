@@ -5,7 +5,7 @@ use super::{
     attach::{Kernel, Loaded, Placed, Refusal, Ways},
     record,
     sizes::{Host, Sizes},
-    table::{Entry, Group, Hook, TABLE},
+    table::{self, Group, Hook},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -32,7 +32,7 @@ pub(crate) struct Unit {
 
 impl Unit {
     pub(crate) fn new(group: Group) -> Unit {
-        let probes = TABLE.iter().filter(|e| e.group == group).map(Placed::new).collect();
+        let probes = table::probes().filter(|e| e.group == group).map(Placed::new).collect();
         Unit { group, probes, armed: None }
     }
 
@@ -151,10 +151,14 @@ impl Unit {
 
 /// Whether the hooks of a module's group are there now.
 pub(crate) fn present(root: &Path, group: Group) -> bool {
-    let Ok(tracefs) = crate::sys::tracefs::Tracefs::find(root) else { return false };
-    let needs_module = |e: &&Entry| e.group == group && e.module.is_some();
-    TABLE.iter().filter(needs_module).flat_map(|e| e.hooks).any(|hook| match hook {
-        Hook::Classic { category, event, .. } => tracefs.has(category, event),
-        _ => false,
+    let tracefs = crate::sys::tracefs::Tracefs::find(root).ok();
+    let of_group = table::probes().filter(|e| e.group == group);
+    of_group.filter_map(|e| e.module.map(|module| (module, e.hooks))).any(|(module, hooks)| {
+        hooks.iter().any(|hook| match hook {
+            Hook::Classic { category, event, .. } => tracefs.as_ref().is_some_and(|t| t.has(category, event)),
+            // A module built into the kernel is listed too, if it has parameters.
+            Hook::Raw { .. } => root.join("sys/module").join(module).exists(),
+            Hook::Btf { .. } | Hook::Function { .. } => false,
+        })
     })
 }

@@ -230,6 +230,7 @@ impl Live {
                 .any(|p| !p.is_on() && p.why.as_ref().is_some_and(|w| w.module_missing));
             if waiting && present(&self.root, group) {
                 // The offsets were not known when the programs were loaded: load them anew.
+                self.kernel = self.kernel.again();
                 *self.unit(group) = Unit::new(group);
                 self.start_group(group);
             }

@@ -19,7 +19,7 @@ mod watchdog;
 
 pub use live::Live;
 pub use log::PROBES as LOG_PROBES;
-pub use table::{Profile, TABLE};
+pub use table::Profile;
 
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ pub fn has_object() -> bool {
 
 /// Every probe there is, not tried: name, family, first hook.
 pub fn probe_table() -> impl Iterator<Item = &'static table::Entry> {
-    TABLE.iter()
+    table::probes()
 }
 
 /// Tries every probe, whatever the profile, and takes all of them off again. For `glake doctor`.

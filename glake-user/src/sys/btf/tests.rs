@@ -70,6 +70,47 @@ fn sample() -> Vec<u8> {
     b.bytes()
 }
 
+/// A module's types beside those of [`sample`]: numbers and names go on from there.
+fn module() -> Vec<u8> {
+    let base = Btf::parse(&sample()).unwrap();
+    let mut b =
+        Builder { strings: vec![0; base.strings.len()], count: base.len() as u32, ..Builder::default() };
+    let command = b.structure("command", &[("id", 1, 2)]);
+    let pointer = b.push("", kind::PTR, 0, false, 5, &[]);
+    b.structure("ctrl", &[("bio", pointer, 0), ("cmd", command, 24)]);
+    let proto = b.push("", kind::FUNC_PROTO, 2, false, 0, &[0, 0, 0, pointer]);
+    let proto_pointer = b.push("", kind::PTR, 0, false, proto, &[]);
+    b.push("btf_trace_module_x", kind::TYPEDEF, 0, false, proto_pointer, &[]);
+    b.strings.drain(..base.strings.len());
+    b.bytes()
+}
+
+#[test]
+fn a_modules_types_refer_to_the_kernels() {
+    let mut btf = Btf::parse(&sample()).unwrap();
+    let kernels = btf.len();
+    btf.extend(&module()).unwrap();
+    assert_eq!(btf.len(), kernels + 6);
+    assert_eq!(btf.member("ctrl", "cmd.id"), Some(26));
+    assert_eq!(
+        btf.tracepoint("module_x"),
+        Some(vec!["bio".to_owned()]),
+        "the kernel's structure by its number"
+    );
+    assert_eq!(btf.member("bio", "iter.size"), Some(24), "what was there stays");
+    assert_eq!(btf.member("ctrl", ""), Some(64), "the end of a structure is its size");
+}
+
+#[test]
+fn a_broken_module_leaves_the_kernels_types_as_they_were() {
+    let mut btf = Btf::parse(&sample()).unwrap();
+    let (kernels, bytes) = (btf.len(), module());
+    for cut in [0, 5, 23, bytes.len() - 1] {
+        btf.extend(&bytes[..cut]).unwrap_err();
+        assert_eq!((btf.len(), btf.member("bio", "opf")), (kernels, Some(0)));
+    }
+}
+
 #[test]
 fn members_are_found_through_typedefs_and_anonymous_structures() {
     let btf = Btf::parse(&sample()).unwrap();

@@ -1,0 +1,37 @@
+# A host that shows little: no tracefs, the NVMe driver loaded late, then a kernel that locks its memory away.
+. /lab/lib.sh
+umount /sys/kernel/debug 2>/dev/null
+umount /sys/kernel/tracing
+doctor() {
+    glake doctor --json >"/out/$1.json"
+    [ $? -le 3 ] || exit 5
+}
+doctor no_tracefs
+probes '{"profile":"full","max_cpu_percent":0}'
+sample start
+load known /dev/$(disk glake0) read:50x4096 write:10x65536
+sample end
+echo "$(disk glake0) $(controller glake0)" >/out/names.txt
+
+# The driver itself goes at once; what carries its trace points only when nobody reads them any more.
+rmmod nvme && lsmod | grep -q '^nvme_core' && rmmod nvme_core 2>/out/held.txt && echo unloaded >/out/held.txt
+probes_end
+rmmod nvme_core || exit 6
+[ -e /sys/module/nvme_core ] && exit 7
+
+probes '{"profile":"full","max_cpu_percent":0}'
+sample without_module
+modprobe nvme
+until disk glake0 >/dev/null 2>&1; do sleep 0.1; done
+sample late_start
+load late /dev/$(disk glake0) read:50x4096 write:10x65536
+sample late_end
+probes_end
+
+echo confidentiality >/sys/kernel/security/lockdown
+doctor confidentiality
+probes '{"profile":"full","max_cpu_percent":0}'
+sample locked_start
+load locked /dev/$(disk glake0) read:50x4096 write:10x65536
+sample locked_end
+probes_end
