@@ -19,10 +19,11 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
 }
 
 /// The known load: 50 reads of 4 KiB, 10 writes of 64 KiB.
-fn is_counted(guest: &Outcome, from: &str, to: &str) -> Result<(), Failed> {
-    let (from, to, names) = (guest.sample(from)?, guest.sample(to)?, guest.names()?);
-    let block = block_between(&from, &to, &names[0], Operation::Read);
-    let (reads, writes) = (nvme_between(&from, &to, &names[1], 2), nvme_between(&from, &to, &names[1], 1));
+fn is_counted(guest: &Outcome, from: &str, to: &str, names: &str) -> Result<(), Failed> {
+    let (from, to, names) = (guest.sample(from)?, guest.sample(to)?, guest.text(names)?);
+    let names: Vec<&str> = names.split_whitespace().collect();
+    let block = block_between(&from, &to, names[0], Operation::Read);
+    let (reads, writes) = (nvme_between(&from, &to, names[1], 2), nvme_between(&from, &to, names[1], 1));
     let lost = dropped(&to, "nvme", "recursion");
     let near = |(commands, bytes): (u64, u64), n: u64, size: u64| {
         commands <= n && commands + lost >= n && bytes == commands * size
@@ -43,7 +44,7 @@ fn without_tracefs(guest: &Outcome) -> Result<(), Failed> {
             return Err(format!("{name}: {probe:?}").into());
         }
     }
-    is_counted(guest, "start", "end")
+    is_counted(guest, "start", "end", "names.txt")
 }
 
 /// A line of the doctor's facts.
@@ -77,7 +78,7 @@ fn late(guest: &Outcome) -> Result<(), Failed> {
     if waiting.is_none_or(|p| p.state != ProbeState::Off) {
         return Err(format!("before the driver came: {waiting:?}").into());
     }
-    is_counted(guest, "late_start", "late_end")
+    is_counted(guest, "late_start", "late_end", "late.txt")
 }
 
 fn locked(guest: &Outcome) -> Result<(), Failed> {
@@ -103,7 +104,9 @@ fn locked(guest: &Outcome) -> Result<(), Failed> {
     match (on(&to), &to.block) {
         (false, None) => Ok(()),
         (true, Some(_)) => {
-            let counted = block_between(&from, &to, &guest.names()?[0], Operation::Read);
+            let names = guest.text("late.txt")?;
+            let device = names.split_whitespace().next().unwrap_or_default();
+            let counted = block_between(&from, &to, device, Operation::Read);
             if counted == (50, 50 * 4096) { Ok(()) } else { Err(format!("block reads {counted:?}").into()) }
         }
         (on, block) => Err(format!("block_complete on: {on}, block: {block:?}").into()),

@@ -11,7 +11,8 @@ probes '{"profile":"full","max_cpu_percent":0}'
 sample start
 load known /dev/$(disk glake0) read:50x4096 write:10x65536
 sample end
-echo "$(disk glake0) $(controller glake0)" >/out/names.txt
+names() { echo "$(disk glake0) $(controller glake0)"; }
+names >/out/names.txt
 
 # The driver itself goes at once; what carries its trace points only when nobody reads them any more.
 rmmod nvme && lsmod | grep -q '^nvme_core' && rmmod nvme_core 2>/out/held.txt && echo unloaded >/out/held.txt
@@ -23,6 +24,8 @@ probes '{"profile":"full","max_cpu_percent":0}'
 sample without_module
 modprobe nvme
 until disk glake0 >/dev/null 2>&1; do sleep 0.1; done
+# The kernel numbers controllers in the order in which they come up.
+names >/out/late.txt
 sample late_start
 load late /dev/$(disk glake0) read:50x4096 write:10x65536
 sample late_end

@@ -242,7 +242,7 @@ impl Refusal {
 
 /// Lines of a verifier log that follow the complaint.
 fn is_statistics(line: &str) -> bool {
-    ["processed ", "verification time", "stack depth"].iter().any(|p| line.starts_with(p))
+    ["processed ", "verification time", "stack depth", "subprog "].iter().any(|p| line.starts_with(p))
 }
 
 fn chain(e: &dyn std::error::Error) -> String {
