@@ -57,8 +57,8 @@ pub static NEEDS: &[Need] = &[
         name: "CAP_SYS_ADMIN",
         bit: CapabilitySet::SYS_ADMIN,
         kept: false,
-        why: "looks up the BTF of kernel modules (nvme) while the probes are attached; dropped right after",
-        lost: "BTF trace points of modules: the classic ones are used in their place where they exist",
+        why: "switches on the kernel's clock for eBPF programs (bpf_enable_stats); dropped right after",
+        lost: "what each probe costs is unknown, and the watchdog that detaches a costly one is off",
     },
     Need {
         name: "CAP_SETUID, CAP_SETGID, CAP_SETPCAP",
