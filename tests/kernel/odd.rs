@@ -30,6 +30,10 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
             "each DMA to an address that is not mapped is a fault, as many as the kernel's interrupts",
             faults,
         ),
+        guest.test(
+            "commands that time out and resets are counted as often as the kernel's log tells them",
+            timeouts,
+        ),
         guest.test("an SSD that is pulled out takes nothing else along", pulled_out),
     ]
 }
@@ -114,6 +118,20 @@ fn faults(guest: &Outcome) -> Result<(), Failed> {
         );
     }
     Ok(())
+}
+
+fn timeouts(guest: &Outcome) -> Result<(), Failed> {
+    let (end, controller, log) = (guest.sample("late_end")?, &guest.names()?[3], guest.text("timeouts.txt")?);
+    let told = |words: &str| log.lines().filter(|l| l.contains(words)).count() as u64;
+    let (lines, resets) = (told("timeout"), told("reset controller"));
+    let found = end.nvme.iter().flatten().find(|c| c.controller == *controller).ok_or("no controller")?;
+    if lines == 0 || (found.timeouts, found.resets) != (Some(lines), Some(resets)) {
+        return Err(format!("counted {:?} and {:?}; the log:\n{log}", found.timeouts, found.resets).into());
+    }
+    let events: Vec<Event> = guest.json("late_events")?;
+    let of_slow = |e: &&Event| matches!(&e.what, What::NvmeTimeout { controller: c, .. } if c == controller);
+    let count = events.iter().filter(of_slow).count() as u64;
+    if count == lines { Ok(()) } else { Err(format!("{count} events for {lines} lines: {events:#?}").into()) }
 }
 
 fn pulled_out(guest: &Outcome) -> Result<(), Failed> {

@@ -15,8 +15,6 @@ load mixed /dev/$a read:200x4096 write:50x65536 read:20x131072 --depth 4
 load flushes /dev/$a flush:3
 sample after_mixed
 
-# With multipath the head passes bios on: the request queue, with its scheduler, is that of the hidden path.
-queue_of() { ls -d /sys/block/nvme*c*n1/queue /sys/block/$1/queue/scheduler 2>/dev/null | sed 's,/scheduler,,' | grep "${1%n1}[cn]"; }
 echo mq-deadline >"$(queue_of "$b")/scheduler"
 cat "$(queue_of "$a")/scheduler" "$(queue_of "$b")/scheduler" >/out/schedulers.txt
 load scheduled /dev/$b read:100x4096 write:30x16384 --depth 2

@@ -21,6 +21,9 @@ controller() {
     return 1
 }
 
+# The folder of a disk's request queue. With multipath the head passes bios on: the queue, with its scheduler, is that of the hidden path.
+queue_of() { ls -d /sys/block/nvme*c*n1/queue /sys/block/$1/queue/scheduler 2>/dev/null | sed 's,/scheduler,,' | grep "${1%n1}[cn]"; }
+
 # Its PCI address.
 pci() { cat "/sys/class/nvme/$(controller "$1")/address"; }
 

@@ -33,6 +33,14 @@ dmar >/out/dmar_after.txt
 sample fault_end
 echo "${edu##*/}" >/out/edu.txt
 
+# 64 reads at 40 ms each wait longer than the driver does: it aborts them, and resets the controller if that is not enough.
+echo 200 >"$(queue_of "$slow")/io_timeout"
+load late /dev/$slow read:64x4096 --depth 64
+echo 30000 >"$(queue_of "$slow")/io_timeout"
+sample late_end
+events late_events
+dmesg | grep "$(controller slow): .*timeout" >/out/timeouts.txt
+
 # Pulled out in the middle of a load.
 ioload /dev/$gone read:100000x4096 --depth 4 --seconds 30 >/dev/null 2>&1 &
 sleep 1
