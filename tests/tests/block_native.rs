@@ -254,7 +254,7 @@ fn readings_go_on_without_any_capability() {
 #[test]
 fn every_probe_is_on_or_says_why_not() {
     let probes = try_probes(Path::new("/"), &Settings::default()).expect("trying is never refused");
-    let programs = glake::events::ebpf::TABLE.len();
+    let programs = glake::events::ebpf::probe_table().count();
     assert_eq!(probes.len(), programs + glake::events::ebpf::LOG_PROBES.len());
     for probe in &probes {
         assert!(probe.state == ProbeState::On || probe.reason.is_some(), "{probe:?}");
