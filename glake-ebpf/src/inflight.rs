@@ -21,15 +21,15 @@ fn key_of(set: *mut SlotSet, way: usize) -> Word {
     Word::of(unsafe { &raw mut (*set)[way].key })
 }
 
-/// Keeps a request. `hash` is a number of the key's choice that is the same at its end.
+/// Keeps a request. `hash` is a number of the key's choice that is the same at its end. Gives whether it took over the place
+/// of an earlier one whose end was not seen.
 #[inline(always)]
-pub fn put(key: u64, hash: u64, slot: Slot) {
-    let Some(set) = set(hash) else { return };
+pub fn put(key: u64, hash: u64, slot: Slot) -> bool {
+    let Some(set) = set(hash) else { return false };
     let mut way = 0;
     while way < SLOT_WAYS {
         let taken = key_of(set, way);
         let seen = taken.load();
-        // The same key: its last end was not seen; take it over.
         if seen == key || (seen == 0 && taken.claim(key) == 0) {
             // SAFETY: claimed by the exchange above; nobody else looks for this key before the request moves on.
             unsafe {
@@ -38,11 +38,12 @@ pub fn put(key: u64, hash: u64, slot: Slot) {
                 (*set)[way].cell = slot.cell;
                 (*set)[way].bytes = slot.bytes;
             }
-            return;
+            return seen == key;
         }
         way += 1;
     }
     count(stat::BLOCK_SLOTS_FULL);
+    false
 }
 
 /// The slot of a request in flight.

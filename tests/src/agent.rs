@@ -199,3 +199,44 @@ pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Reads and writes on a real disk, past the page cache: 1 MiB each way.
+///
+/// # Panics
+/// Where `dd` fails.
+pub fn disk_load() {
+    // Not /tmp, which may be in memory.
+    let folder = tempfile::tempdir_in("/var/tmp").expect("as documented");
+    let file = folder.path().join("blocks").display().to_string();
+    for args in [
+        ["if=/dev/zero", &format!("of={file}"), "bs=4k", "count=256", "oflag=direct"],
+        [&format!("if={file}"), "of=/dev/null", "bs=4k", "count=256", "iflag=direct"],
+    ] {
+        let ran = Command::new("dd").args(args).output().expect("as documented");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    }
+}
+
+/// The sum of a metric's series whose line holds all of `parts`.
+///
+/// # Panics
+/// Where a value is no number.
+pub fn metric(body: &str, parts: &[&str]) -> f64 {
+    let lines =
+        body.lines().filter(|line| !line.starts_with('#') && parts.iter().all(|part| line.contains(part)));
+    lines
+        .map(|line| line.rsplit(' ').next().expect("as documented").parse::<f64>().expect("as documented"))
+        .sum()
+}
+
+/// Bytes read from all devices since the agent started.
+///
+/// # Panics
+/// Where the state has none.
+pub fn bytes_read(agent: &Agent) -> u64 {
+    let state = agent.json("/api/v1/state");
+    let devices = state["block"].as_array().expect("as documented");
+    let operations = devices.iter().flat_map(|d| d["operations"].as_array().expect("as documented"));
+    let reads = operations.filter(|op| op["operation"] == "read");
+    reads.map(|op| op["bytes"]["total"].as_u64().expect("as documented")).sum()
+}

@@ -12,7 +12,10 @@ use glake::events::{
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -88,6 +91,17 @@ fn of_dd(sample: &Sample, pid: u32, operation: Operation) -> (u64, u64, u64) {
         .fold((0, 0, 0), |sum, io| (sum.0 + io.completed, sum.1 + io.bytes, sum.2 + io.wait_ns))
 }
 
+/// How often the kernel did not run a program, as it says.
+fn not_run(sample: &Sample) -> u64 {
+    let block = sample.dropped.iter().find(|d| d.source == "block" && d.reason == "recursion");
+    block.expect("a pair exists from the start").count
+}
+
+/// Events of the block probes that are known to be missed.
+fn missed(sample: &Sample) -> u64 {
+    sample.dropped.iter().filter(|d| d.source == "block").map(|d| d.count).sum()
+}
+
 /// Samples until `done`, for at most 60 s.
 fn until(live: &mut Live, what: &str, mut done: impl FnMut(&Sample) -> bool) -> Sample {
     let end = Instant::now() + Duration::from_secs(60);
@@ -112,10 +126,20 @@ fn direct_io_is_counted_exactly(btf: bool) {
     let (reader, writer) = (file.read(), file.overwrite());
     let sample = live.sample().expect("a sample");
     let (reads, bytes, wait) = of_dd(&sample, reader, Operation::Read);
-    assert_eq!((reads, bytes), (BLOCKS, BLOCKS * BLOCK));
-    assert!(wait > 0);
+    assert!(bytes == reads * BLOCK && wait > 0, "{bytes} bytes in {reads} reads");
     let (writes, bytes, _) = of_dd(&sample, writer, Operation::Write);
-    assert_eq!((writes, bytes), (BLOCKS, BLOCKS * BLOCK));
+    assert_eq!(bytes, writes * BLOCK);
+    // Exact, but for what is known to be missed. A kernel short of CPU time leaves ends out, which the next request at the
+    // same address tells: hence more reads.
+    let lost = (BLOCKS - reads) + (BLOCKS - writes);
+    let accounted = until(&mut live, "every request counted or known to be missed", |s| {
+        let known = missed(s) >= lost;
+        if !known {
+            file.read();
+        }
+        known
+    });
+    assert!(lost < BLOCKS / 8, "{reads} reads, {writes} writes: {:?}", accounted.dropped);
     // Others may use the disk too, but hardly with as much of one operation as to hide that operations are told apart.
     let of = |sample: &Sample, operation| -> u64 {
         let all = sample.block.iter().flatten().flat_map(|d| &d.operations);
@@ -155,8 +179,15 @@ fn workloads_add_up_to_the_device_totals() {
         (devices, s.owners.iter().flatten().flat_map(|o| &o.io).map(|io| io.bytes).sum())
     };
     // A merged bio is booked before its request ends, and a sample is no instant: equal when the disk is quiet.
-    let sample = until(&mut live, "workloads equal devices", |s| bytes(s).0 == bytes(s).1);
-    assert!(bytes(&sample).0 >= 2 * BLOCKS * BLOCK);
+    let mut enough = |s: &Sample| {
+        let seen = bytes(s);
+        let known = seen.0 + missed(s) * BLOCK >= 2 * BLOCKS * BLOCK;
+        if !known {
+            file.read();
+        }
+        known && seen.0 == seen.1
+    };
+    until(&mut live, "workloads equal devices", &mut enough);
 }
 
 #[test]
@@ -209,7 +240,8 @@ fn a_full_ring_loses_events_and_counts_every_one() {
     let lost = |s: &Sample| {
         s.dropped.iter().find(|d| d.source == "ring" && d.reason == "ring_full").map_or(0, |d| d.count)
     };
-    assert!(lost(&sample) >= BLOCKS - 20, "{:?}", sample.dropped);
+    // A kernel short of CPU time leaves some ends out.
+    assert!(lost(&sample) >= BLOCKS - 20 - BLOCKS / 8, "{:?}", sample.dropped);
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let seen = live.events().expect("events");
@@ -227,6 +259,50 @@ fn a_full_ring_loses_events_and_counts_every_one() {
         }
         assert!(Instant::now() < end, "{events} events + {} lost is not {timed} requests", lost(&sample));
     }
+}
+
+/// Keeps this CPU's mark that an eBPF program runs set for much of the time: the kernel sets it while it changes a map
+/// (`bpf_disable_instrumentation`, include/linux/bpf.h), and runs no classic program meanwhile.
+fn occupy(object: &[u8], stop: &AtomicBool) {
+    let mut maps = aya::Ebpf::load(object).expect("maps of the object");
+    let map = maps.map_mut("OWNERS").expect("it has this map");
+    let mut map = aya::maps::HashMap::<_, [u8; 16], u32>::try_from(map).expect("a hash map");
+    while !stop.load(Ordering::Relaxed) {
+        map.insert([1; 16], 1, 0).expect("room for one");
+    }
+}
+
+#[test]
+fn a_program_that_the_kernel_did_not_run_is_counted() {
+    let (Some(file), Some(object)) = (file(), std::env::var_os("GLAKE_EBPF_OBJECT")) else {
+        eprintln!("skipped: needs GLAKE_EBPF_OBJECT, as cargo xtask test sets it");
+        return;
+    };
+    let object = std::fs::read(object).expect("the object");
+    let _alone = ALONE.lock();
+    let mut live = Live::start(settings(false), Path::new("/")).expect("the source starts");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| occupy(&object, &stop));
+        }
+        let mut readers = Vec::new();
+        let sample = until(&mut live, "a program that was not run", |s| {
+            let done = not_run(s) > 0;
+            if !done {
+                readers.push(file.read());
+            }
+            done
+        });
+        stop.store(true, Ordering::Relaxed);
+        let seen: u64 = readers.iter().map(|reader| of_dd(&sample, *reader, Operation::Read).0).sum();
+        let read = readers.len() as u64 * BLOCKS;
+        assert!(
+            seen <= read && read - seen <= missed(&sample) + read / 100,
+            "{seen} of {read}: {:?}",
+            sample.dropped
+        );
+    });
 }
 
 #[test]
@@ -248,7 +324,8 @@ fn readings_go_on_without_any_capability() {
     })
     .join()
     .expect("no panic");
-    assert_eq!(read, BLOCKS);
+    // A kernel short of CPU time leaves some ends out.
+    assert!(read <= BLOCKS && read > BLOCKS - BLOCKS / 8, "{read}");
 }
 
 #[test]

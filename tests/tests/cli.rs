@@ -108,6 +108,28 @@ fn a_truncated_recording_gives_what_it_has_and_a_warning() -> Result<()> {
 }
 
 #[test]
+fn a_recording_with_any_byte_changed_is_played_or_refused_and_never_a_crash() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let bytes = readings::recording(1..100)?;
+    for step in 0..48 {
+        let mut broken = bytes.clone();
+        // Header, first block, and then all over the file.
+        let at = if step < 24 { step * 5 } else { step * 7919 } % broken.len();
+        broken[at] ^= 1 << (step % 8);
+        let recording = file(dir.path(), "r", &broken)?;
+        let ran = run(&["play", &recording, "--json"], "");
+        assert!([0, 1].contains(&ran.code), "byte {at}: {} {}", ran.code, ran.stderr);
+        assert!(!ran.stderr.contains("panicked"), "byte {at}: {}", ran.stderr);
+        let whole = ran.code == 0 && ran.stderr.is_empty();
+        assert!(!whole || ran.stdout.lines().count() == 99, "byte {at}: something was lost without a word");
+        for line in ran.stdout.lines() {
+            serde_json::from_str::<serde_json::Value>(line)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_place_begins_there() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let recording = file(dir.path(), "r", &readings::recording(1..200)?)?;

@@ -85,12 +85,22 @@ fn a_user_without_privileges_gets_no_with_the_remedy_and_no_lie() -> Result<()> 
 
 #[test]
 fn a_missing_tracefs_is_told() -> Result<()> {
-    let hide = "unshare --mount sh -ec 'mount -t tmpfs none /sys/kernel/tracing; mount -t tmpfs none /sys/kernel/debug; \
-                $GLAKE doctor --json || true'";
-    let Some(ran) = as_root(hide)? else { return Ok(()) };
+    let without = |more: &str| {
+        as_root(&format!(
+            "unshare --mount {more} sh -ec 'mount -t tmpfs none /sys/kernel/tracing; mount -t tmpfs none /sys/kernel/debug; \
+             $WITHOUT $GLAKE doctor --json || true'"
+        ))
+    };
+    let Some(ran) = without("env WITHOUT='setpriv --bounding-set=-sys_admin --inh-caps=-all'")? else {
+        return Ok(());
+    };
     let tracefs = fact(&ran.json(), "tracefs");
     assert_eq!(tracefs["state"], "no");
     assert!(tracefs["remedy"].as_str().is_some_and(|r| r.contains("mount -t tracefs")), "{tracefs}");
+    let Some(ran) = without("")? else { return Ok(()) };
+    let tracefs = fact(&ran.json(), "tracefs");
+    assert_eq!(tracefs["state"], "yes");
+    assert!(tracefs["detail"].as_str().is_some_and(|d| d.contains("for itself alone")), "{tracefs}");
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::{
         ebpf::{self, Live, Settings},
         source::Source,
     },
+    sys::tracefs,
 };
 use std::path::Path;
 
@@ -15,6 +16,12 @@ use std::path::Path;
 /// # Errors
 /// When not even reading could be started; a refused probe is no error.
 pub fn open(config: &Config) -> Result<Box<dyn Source>> {
+    match tracefs::mount_for_this_process() {
+        Ok(false) => {}
+        Ok(true) => log::info!("tracefs is not mounted on this host: mounted for this process only"),
+        // Which probes that costs, and what to do, is in their reasons.
+        Err(e) => log::info!("{}", e.chain()),
+    }
     let settings = Settings {
         profile: match config.profile {
             Profile::Light => ebpf::Profile::Light,

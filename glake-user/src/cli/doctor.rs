@@ -9,10 +9,11 @@ use crate::error::{Error, Kind, Result};
 use crate::events::{
     ebpf,
     sample::{Probe, ProbeState},
-    uvm::coverage::{Answer, one_process},
+    uvm::coverage::{Answer as UvmAnswer, one_process},
 };
 use crate::host::inventory::Inventory;
-use crate::host::kernel::{self, Fact};
+use crate::host::kernel::{self, Answer, Fact};
+use crate::sys::tracefs;
 use crate::telemetry::model::coverage;
 use crate::telemetry::state::{Coverage, Watched};
 use findings::{Finding, Level};
@@ -98,7 +99,13 @@ impl From<Watched> for Seen {
 }
 
 pub(super) fn run(args: Args) -> Result<u8> {
-    let report = examine(Path::new("/"))?;
+    // As the agent would; where it is refused, the fact below says what is missing.
+    let own_tracefs = tracefs::mount_for_this_process().unwrap_or(false);
+    let mut report = examine(Path::new("/"))?;
+    if own_tracefs && let Some(fact) = report.facts.iter_mut().find(|fact| fact.name == "tracefs") {
+        let detail = "not mounted on this host; GLake mounts it for itself alone".to_owned();
+        fact.answer = Answer::Yes { detail };
+    }
     let mut stdout = out::stdout();
     let printed = if args.json {
         let json = serde_json::to_string_pretty(&report)
@@ -134,9 +141,9 @@ fn uvm_rows(root: &Path) -> [Row; 2] {
     let loaded = root.join("sys/module/nvidia_uvm").exists();
     let refused = if loaded { Seen::No } else { Seen::Off };
     let (state, how, why) = match one_process(root) {
-        Answer::Yes(how) => (Seen::Yes, vec![how], Vec::new()),
-        Answer::No { reason, remedy } => (refused, Vec::new(), vec![format!("{reason} -> {remedy}")]),
-        Answer::CannotTell(error) => (Seen::Unknown, Vec::new(), vec![error]),
+        UvmAnswer::Yes(how) => (Seen::Yes, vec![how], Vec::new()),
+        UvmAnswer::No { reason, remedy } => (refused, Vec::new(), vec![format!("{reason} -> {remedy}")]),
+        UvmAnswer::CannotTell(error) => (Seen::Unknown, Vec::new(), vec![error]),
     };
     let row = |family: &str, title: &str, state, how, why| Row {
         family: family.to_owned(),

@@ -34,6 +34,8 @@ impl Local {
         if let Some(why) = why_not(root) {
             return Err(why);
         }
+        // Where this is refused, the probes that need it say so.
+        let _ = crate::sys::tracefs::mount_for_this_process();
         let live = ebpf::Live::start(ebpf::Settings { profile, ..Default::default() }, root)?;
         let probes = live.probes();
         if !probes.iter().any(|p| p.state == ProbeState::On) {

@@ -72,6 +72,42 @@ impl Tracefs {
     }
 }
 
+/// Where the kernel keeps an empty folder for it.
+const PLACE: &str = "/sys/kernel/tracing";
+
+/// Mounts tracefs where it is missing, for this process and its children only: in a mount namespace of their own, so
+/// that nobody else on the host sees a change. Gives whether it did; `false` where tracefs is there already. Needs
+/// CAP_SYS_ADMIN, and one thread, since the others would stay where they are.
+///
+/// # Errors
+/// When the kernel refuses a step. Nothing outside of this process has changed then either.
+pub fn mount_for_this_process() -> Result<bool> {
+    use rustix::{
+        mount::{MountFlags, MountPropagationFlags, mount, mount_change},
+        thread::{UnshareFlags, unshare_unsafe},
+    };
+    if !matches!(Tracefs::find(Path::new("/")), Err(e) if e.kind() == Kind::Missing) {
+        return Ok(false);
+    }
+    if !super::caps::single_threaded() {
+        return Err(Error::new(Kind::Misuse, "mounting tracefs for this process, which has other threads"));
+    }
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |e: rustix::io::Errno| {
+            Error::os(what, e.into()).remedy("mount -t tracefs tracefs /sys/kernel/tracing")
+        }
+    };
+    // SAFETY: the function is unsafe for the sake of file descriptor tables, which NEWNS leaves shared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed("making a mount namespace"))?;
+    // What the host mounts or unmounts from now on arrives here too; nothing goes back.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .map_err(failed("keeping mounts of this process from the host"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tracefs", PLACE, "tracefs", flags, None).map_err(failed("mounting tracefs for this process"))?;
+    Ok(true)
+}
+
 /// Parses a `format` file. Total: a line that cannot be understood is left out, since a missing field only costs its metric.
 pub fn parse_format(text: &str) -> Vec<Field> {
     text.lines().filter_map(parse_field).collect()

@@ -131,7 +131,7 @@ families! {
         "Bytes mapped and unmapped by the IOMMU.", "profile `light`, or no IOMMU is in use";
     /// IOMMU faults.
     IOMMU_FAULTS = "glake_iommu_faults_total", Counter, "", &["pci_bus_id", "source"], &["pci_bus_id"], 64,
-        "IOMMU translation faults. Exact where source is tracepoint or kprobe, else a lower bound. No pci_bus_id: the source names no device.",
+        "IOMMU translation faults. The source is tracepoint or kprobe (exact), interrupts or kmsg (lower bounds: do not add sources up). No pci_bus_id: the source names no device.",
         "no IOMMU, or its faults cannot be watched on this kernel";
     /// DMA mappings.
     DMA_MAPS = "glake_dma_map_operations_total", Counter, "", &["pci_bus_id"], &["pci_bus_id"], 32,

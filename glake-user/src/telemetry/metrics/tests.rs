@@ -72,6 +72,42 @@ fn a_delta_is_booked_to_a_name_only_if_the_workload_has_one_at_that_instant() {
 }
 
 #[test]
+fn each_source_of_iommu_faults_has_its_own_series_and_is_named_in_the_help() {
+    let (mut ledger, host) = (Ledger::default(), Inventory::default());
+    let fault = |pci: Option<&str>, source: &str, count| IommuFaults {
+        pci: pci.map(str::to_owned),
+        source: source.to_owned(),
+        count,
+    };
+    let sources = ["tracepoint", "kprobe", "interrupts", "kmsg"];
+    let reading = |ns, each| {
+        let faults = sources.iter().zip([Some("0000:03:00.0"), None, None, Some("0000:03:00.0")]);
+        let faults = faults.map(|(source, pci)| fault(pci, source, each)).collect();
+        Sample { at: at(ns), iommu_faults: Some(faults), ..Sample::default() }
+    };
+    ledger.advance(&reading(SECOND, 0), &host);
+    ledger.advance(&reading(2 * SECOND, 3), &host);
+    let body = render(&ledger_tree(&ledger), Format::Classic);
+    let faults: BTreeMap<String, f64> = values(&body)
+        .into_iter()
+        .filter(|(series, _)| series.starts_with("glake_iommu_faults_total"))
+        .collect();
+    let series = |labels: &str| (format!("glake_iommu_faults_total{{{labels}}}"), 3.0);
+    assert_eq!(
+        faults,
+        [
+            series("pci_bus_id=\"0000:03:00.0\",source=\"tracepoint\""),
+            series("source=\"kprobe\""),
+            series("source=\"interrupts\""),
+            series("pci_bus_id=\"0000:03:00.0\",source=\"kmsg\""),
+        ]
+        .into()
+    );
+    let help = body.lines().find(|l| l.starts_with("# HELP glake_iommu_faults_total")).unwrap();
+    assert!(sources.iter().all(|source| help.contains(source)), "{help}");
+}
+
+#[test]
 fn names_change_at_most_once_a_minute() {
     let (mut ledger, host) = (Ledger::default(), Inventory::default());
     let reading = |ns, owners| Sample { at: at(ns), owners: Some(owners), ..Sample::default() };
