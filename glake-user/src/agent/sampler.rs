@@ -11,6 +11,7 @@ use crate::{
         workload,
     },
     telemetry::{
+        difference::Difference,
         metrics::{
             ledger::Ledger,
             tree::{Itself, tree},
@@ -173,8 +174,10 @@ impl Sampler {
             self.ledger.set_xid_lasts(gpu_events.lasts().clone());
         }
         events.drain(..events.len().saturating_sub(MAX_EVENTS));
-        self.ledger.advance(&sample, &self.host);
-        let mut state = State::between(&self.previous, &sample, &self.host);
+        let difference = Difference::between(&self.previous, &sample);
+        self.ledger.book(&difference, &self.host);
+        let mut state = State::of(&self.previous, &sample, &difference, &self.host);
+        drop(difference);
         self.previous = sample;
         state.events = events;
         let process = Process::read(&self.root, "self");

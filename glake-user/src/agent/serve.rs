@@ -69,6 +69,7 @@ impl Agent {
     /// # Errors
     /// When it cannot start: the lock, the port, the web configuration, the user.
     pub fn run(self, until: Until, report: &mut dyn FnMut(&State) -> Result<()>) -> Result<Outcome> {
+        heap::keep_little();
         let config = self.layered.config.clone();
         if self.full_for.is_some() && config.seal {
             return Err(Error::new(

@@ -6,7 +6,7 @@ use super::{
     table::{Family, HISTOGRAM_SERIES, Type},
 };
 use crate::{
-    events::sample::{Histogram, Sample},
+    events::sample::Histogram,
     host::inventory::Inventory,
     telemetry::{difference::Difference, model},
 };
@@ -24,7 +24,6 @@ pub struct Ledger {
     pub(super) workloads: Booking,
     gauges: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
     refused: u64,
-    previous: Sample,
     xid_lasts: BTreeMap<(String, u32), u64>,
 }
 
@@ -32,12 +31,10 @@ pub struct Ledger {
 const SPARE: usize = 6;
 
 impl Ledger {
-    /// Books what happened between the previous reading and this one.
-    pub fn advance(&mut self, sample: &Sample, host: &Inventory) {
-        let difference = Difference::between(&self.previous, sample);
+    /// Books what happened between two readings.
+    pub fn book(&mut self, difference: &Difference, host: &Inventory) {
         self.gauges.clear();
         families::book(self, &difference.grown, host);
-        self.previous = sample.clone();
     }
 
     /// When each Xid was last seen on each device (as sysfs spells it), Unix ns, earlier runs of the agent included.

@@ -10,9 +10,38 @@ use crate::{
     clock::Stamp,
     events::sample::*,
     host::inventory::{Gpu, Inventory},
+    telemetry::difference::Difference,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+
+/// A ledger that remembers the reading before.
+#[derive(Default)]
+struct Book {
+    ledger: Ledger,
+    previous: Sample,
+}
+
+impl Book {
+    fn advance(&mut self, sample: &Sample, host: &Inventory) {
+        self.ledger.book(&Difference::between(&self.previous, sample), host);
+        self.previous = sample.clone();
+    }
+}
+
+impl std::ops::Deref for Book {
+    type Target = Ledger;
+
+    fn deref(&self) -> &Ledger {
+        &self.ledger
+    }
+}
+
+impl std::ops::DerefMut for Book {
+    fn deref_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+}
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -58,7 +87,7 @@ fn bytes_by_workload(ledger: &Ledger) -> BTreeMap<String, u64> {
 
 #[test]
 fn a_delta_is_booked_to_a_name_only_if_the_workload_has_one_at_that_instant() {
-    let (mut ledger, host) = (Ledger::default(), Inventory::default());
+    let (mut ledger, host) = (Book::default(), Inventory::default());
     let reading =
         |ns, bytes| Sample { at: at(ns), owners: Some(vec![owner("db", bytes)]), ..Sample::default() };
     ledger.advance(&reading(SECOND, 100), &host);
@@ -73,7 +102,7 @@ fn a_delta_is_booked_to_a_name_only_if_the_workload_has_one_at_that_instant() {
 
 #[test]
 fn each_source_of_iommu_faults_has_its_own_series_and_is_named_in_the_help() {
-    let (mut ledger, host) = (Ledger::default(), Inventory::default());
+    let (mut ledger, host) = (Book::default(), Inventory::default());
     let fault = |pci: Option<&str>, source: &str, count| IommuFaults {
         pci: pci.map(str::to_owned),
         source: source.to_owned(),
@@ -109,7 +138,7 @@ fn each_source_of_iommu_faults_has_its_own_series_and_is_named_in_the_help() {
 
 #[test]
 fn names_change_at_most_once_a_minute() {
-    let (mut ledger, host) = (Ledger::default(), Inventory::default());
+    let (mut ledger, host) = (Book::default(), Inventory::default());
     let reading = |ns, owners| Sample { at: at(ns), owners: Some(owners), ..Sample::default() };
     ledger.advance(&reading(SECOND, vec![owner("a", 10)]), &host);
     let with_b = |ns, b| reading(ns, vec![owner("a", 10), owner("b", b)]);
@@ -121,7 +150,7 @@ fn names_change_at_most_once_a_minute() {
 
 #[test]
 fn a_name_ends_after_ten_idle_minutes_and_goes_on_where_it_ended() {
-    let (mut ledger, host) = (Ledger::default(), Inventory::default());
+    let (mut ledger, host) = (Book::default(), Inventory::default());
     let reading =
         |ns, bytes| Sample { at: at(ns), owners: Some(vec![owner("a", bytes)]), ..Sample::default() };
     ledger.advance(&reading(SECOND, 10), &host);
@@ -142,7 +171,7 @@ fn a_name_ends_after_ten_idle_minutes_and_goes_on_where_it_ended() {
 
 #[test]
 fn a_newcomer_takes_over_only_when_clearly_busier() {
-    let (mut ledger, host) = (Ledger::default(), Inventory::default());
+    let (mut ledger, host) = (Book::default(), Inventory::default());
     let many = |scale: u64| (0..NAMED).map(move |i| owner(&format!("u{i:02}"), scale * (1000 + i as u64)));
     let reading = |ns, owners| Sample { at: at(ns), owners: Some(owners), ..Sample::default() };
     ledger.advance(&reading(SECOND, many(1).collect()), &host);
@@ -158,7 +187,7 @@ fn a_newcomer_takes_over_only_when_clearly_busier() {
 
 #[test]
 fn ten_thousand_owners_stay_within_the_series_of_a_host() {
-    let (mut ledger, host) = (Ledger::default(), Inventory::default());
+    let (mut ledger, host) = (Book::default(), Inventory::default());
     for round in 1..=40u64 {
         let owners = (0..10_000).map(|i| owner(&format!("job{i}"), round * (i + 1) * 4096)).collect();
         let disk = |i| BlockDevice {
@@ -234,7 +263,7 @@ fn every_series_carries_only_the_labels_of_its_family_in_order_and_once() {
 
 #[test]
 fn a_label_is_escaped_so_that_it_reads_back() {
-    let mut ledger = Ledger::default();
+    let mut ledger = Book::default();
     let nasty = "a\"b\\c\nd";
     let sample = Sample {
         at: at(SECOND),
@@ -261,7 +290,7 @@ fn folding_moves_no_value_across_a_bound() {
 
 #[test]
 fn at_most_sixteen_codes_of_a_gpu_have_a_series_and_the_rest_is_other() {
-    let mut ledger = Ledger::default();
+    let mut ledger = Book::default();
     let xid = |code| XidCount {
         pci: "0000:3b:00.0".into(),
         code,
@@ -290,7 +319,7 @@ fn codes_that_page_somebody_exist_at_zero_and_times_outlive_a_restart() {
     let host =
         Inventory { gpus: vec![gpu], nvidia_driver: Some("580.159.04".into()), ..Inventory::default() };
     let body = |ledger: &Ledger| render(&ledger_tree(ledger), Format::Classic);
-    let mut ledger = Ledger::default();
+    let mut ledger = Book::default();
     let mut sample = Sample { at: at(100 * SECOND), ..Sample::default() };
     sample.at.realtime_ns = 5_000 * SECOND;
     ledger.advance(&sample, &host);
@@ -336,8 +365,8 @@ fn the_reference_page_is_the_table() {
 }
 
 /// A ledger in which every family of the probes has at least one series.
-fn full_ledger() -> Ledger {
-    let mut ledger = Ledger::default();
+fn full_ledger() -> Book {
+    let mut ledger = Book::default();
     let probe =
         Probe { name: "block_issue".into(), required: true, state: ProbeState::On, ..Probe::default() };
     let read = BlockOperation {
@@ -408,7 +437,7 @@ proptest! {
         steps in proptest::collection::vec((1u64..400, proptest::collection::vec((0u8..60, 0u32..1000, proptest::bool::weighted(0.05)), 0..12)), 1..40)
     ) {
         let steps: Vec<Step> = steps;
-        let (mut ledger, host) = (Ledger::default(), Inventory::default());
+        let (mut ledger, host) = (Book::default(), Inventory::default());
         let mut raw: BTreeMap<u8, u64> = BTreeMap::new();
         let (mut now, mut caused) = (0, 0u64);
         let mut highest: BTreeMap<String, u64> = BTreeMap::new();

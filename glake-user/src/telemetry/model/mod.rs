@@ -24,12 +24,15 @@ impl State {
     /// The interval from `older` to `newer`. With an empty `older` ([`Sample::default`]) it is the first reading:
     /// totals are there and every rate is unknown.
     pub fn between(older: &Sample, newer: &Sample, host: &Inventory) -> State {
-        let difference = Difference::between(older, newer);
+        State::of(older, newer, &Difference::between(older, newer), host)
+    }
+
+    /// The same where the difference is known already.
+    pub fn of(older: &Sample, newer: &Sample, difference: &Difference, host: &Inventory) -> State {
         let first = older.at.monotonic_ns == 0;
         let interval_ns =
             newer.at.monotonic_ns.checked_sub(older.at.monotonic_ns).filter(|ns| *ns > 0 && !first);
-        let view =
-            View { older, newer, grown: &difference.grown, difference: &difference, host, interval_ns };
+        let view = View { older, newer, grown: &difference.grown, difference, host, interval_ns };
         let mut host = host.clone();
         host.containers.clear();
         State {

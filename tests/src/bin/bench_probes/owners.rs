@@ -36,9 +36,9 @@ pub fn measure(load: &Load, owners: u32) -> Result<()> {
     let start = Instant::now();
     processes(load, owners)?;
     let took = start.elapsed();
-    // Two readings see everything that was said before the first of them.
-    std::thread::sleep(Duration::from_secs(3));
-    let after = agent.look()?;
+    // A reading that begins now sees everything; with this many workloads on a busy machine it may take seconds.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs_f64();
+    let after = agent.look_after(now)?;
     println!("{owners} processes read one block each in {:.1} s\n", took.as_secs_f64());
     println!("{:<28} {:>14} {:>14}", "", "before", "after");
     for (what, a, b) in [
@@ -51,8 +51,18 @@ pub fn measure(load: &Load, owners: u32) -> Result<()> {
     ] {
         println!("{what:<28} {a:>14} {b:>14}");
     }
+    for line in agent.get("/metrics")?.lines().filter(|l| l.starts_with("glake_events_dropped_total")) {
+        if !line.ends_with(" 0") {
+            println!("{line}");
+        }
+    }
     let json = |h: &Held| json!({"series": h.series, "map_bytes": h.map_bytes, "resident_bytes": h.resident, "reads": h.reads, "bytes_read": h.read_bytes, "dropped": h.dropped});
     println!("\n{}", json!({"owners": owners, "before": json(&before), "after": json(&after)}));
+    println!(
+        "resident: {:.1} MiB, goal 40 MiB: {}",
+        after.resident as f64 / f64::from(1 << 20),
+        if after.resident < 40 << 20 { "met" } else { "MISSED" }
+    );
     let missing = (u64::from(owners) * BLOCK as u64).saturating_sub(after.read_bytes - before.read_bytes);
     if missing > 0 {
         eprintln!("{} reads were not counted for any workload", missing / BLOCK as u64);
@@ -108,6 +118,20 @@ impl Agent {
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         Ok(text)
+    }
+
+    /// What it holds once it has read the kernel's counters after this time (seconds since 1970).
+    fn look_after(&self, seconds: f64) -> Result<Held> {
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            let text = self.get("/metrics")?;
+            let taken = text.lines().find_map(|l| l.strip_prefix("glake_sample_timestamp_seconds "));
+            if taken.and_then(|t| t.parse::<f64>().ok()).is_some_and(|taken| taken > seconds) {
+                return self.look();
+            }
+            ensure!(Instant::now() < end, "no reading within 120 s");
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 
     fn look(&self) -> Result<Held> {
