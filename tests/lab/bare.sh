@@ -7,6 +7,7 @@ doctor() {
     [ $? -le 3 ] || exit 5
 }
 doctor no_tracefs
+ls /sys/kernel/tracing >/out/tracing.txt
 probes '{"profile":"full","max_cpu_percent":0}'
 sample start
 load known /dev/$(disk glake0) read:50x4096 write:10x65536
