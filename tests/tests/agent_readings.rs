@@ -117,6 +117,13 @@ fn a_disabled_required_probe_degrades_and_says_so() {
     assert_eq!(code, Some(3));
     let reasons = state["health"]["reasons"].to_string();
     assert!(reasons.contains(&name), "{reasons}");
+    let log = Setup::new(&["--disable-probe", &name]).start().log();
+    assert!(log.contains("warning: degraded: ") && log.contains(&name), "it is said at the start: {log}");
+    let misspelt = &name[1..];
+    let refused =
+        Setup::new(&["--once", "--disable-probe", misspelt]).command(folder.path()).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.contains(&format!("did you mean {name}?")), "{said}");
 }
 
 #[test]

@@ -221,6 +221,10 @@ fn without_agent_and_privileges_watch_says_what_to_do() -> Result<()> {
         eprintln!("skipped: needs root, whose privileges are dropped");
         return Ok(());
     }
+    if std::net::TcpStream::connect("127.0.0.1:9517").is_ok() {
+        eprintln!("skipped: an agent of somebody's answers on port 9517 here");
+        return Ok(());
+    }
     let ran = shell(&format!("{NOBODY} $GLAKE watch --once"))?;
     assert_eq!(ran.code, 1);
     assert!(ran.stderr.contains("no agent answers on 127.0.0.1:9517"), "{}", ran.stderr);
@@ -228,6 +232,9 @@ fn without_agent_and_privileges_watch_says_what_to_do() -> Result<()> {
     let asked = run(&["watch", "--addr", "127.0.0.1:1", "--once"], "");
     assert_eq!(asked.code, 1);
     assert!(asked.stderr.contains("no agent answers on 127.0.0.1:1"), "{}", asked.stderr);
+    let nowhere = run(&["watch", "--addr", "nowhere", "--once"], "");
+    assert_eq!(nowhere.code, 2);
+    assert!(nowhere.stderr.contains("give HOST:PORT"), "{}", nowhere.stderr);
     Ok(())
 }
 

@@ -17,6 +17,9 @@ use crate::{
 const FILES: &[&str] =
     &["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "glake-ebpf/LICENSE-GPL2"];
 
+/// Folders of the tree that go along whole.
+const FOLDERS: &[&str] = &["deploy", "docs"];
+
 /// Makes the archive and its checksum in `target/dist` and prints the archive's path.
 pub fn run(tree: &Tree) -> Result<()> {
     let glake = build::glake(tree, Profile::Release)?;
@@ -33,8 +36,8 @@ pub fn run(tree: &Tree) -> Result<()> {
         let to = folder.join(Path::new(file).file_name().context("a file has a name")?);
         fs::copy(&from, to).with_context(|| from.display().to_string())?;
     }
-    if tree.root.join("deploy").is_dir() {
-        cmd::run(Command::new("cp").arg("-r").arg(tree.root.join("deploy")).arg(&folder))?;
+    for more in FOLDERS {
+        cmd::run(Command::new("cp").arg("-r").arg(tree.root.join(more)).arg(&folder))?;
     }
     pages(&glake, &folder)?;
     let archive = format!("{name}.tar.gz");
@@ -95,5 +98,25 @@ mod tests {
         for file in FILES {
             assert!(root.join(file).is_file(), "{file} is missing");
         }
+        for folder in FOLDERS {
+            assert!(root.join(folder).is_dir(), "{folder} is missing");
+        }
+    }
+
+    #[test]
+    fn what_is_installed_by_hand_is_in_the_archive() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let page = fs::read_to_string(root.join("docs/install.md")).unwrap();
+        let installs = page.lines().filter(|line| line.starts_with("sudo install "));
+        let made =
+            ["glake", "man/*.1", "completions/glake.bash", "completions/_glake", "completions/glake.fish"];
+        let mut seen = 0;
+        for line in installs {
+            let words: Vec<&str> = line.split(' ').collect();
+            let file = words.iter().skip(2).find(|w| !w.starts_with(['-', '/', '6', '7'])).unwrap();
+            assert!(made.contains(file) || root.join(file).is_file(), "{line}: there is no {file}");
+            seen += 1;
+        }
+        assert_eq!(seen, 8);
     }
 }

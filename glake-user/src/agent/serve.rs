@@ -97,6 +97,9 @@ impl Agent {
         let manager = Manager::connect();
         log::info!("{}", privileges::drop_privileges(config.user.as_deref(), config.seal)?);
         shared.publish(sampler.step(&shared));
+        for reason in shared.newest().iter().flat_map(|newest| &newest.state.health.reasons) {
+            log::warn!("degraded: {reason}");
+        }
         heap::trim();
         let (orders, received) = channel();
         let thread = {

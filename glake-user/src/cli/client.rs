@@ -53,7 +53,13 @@ async fn get(address: &str) -> Result<(StatusCode, Bytes)> {
         } else {
             format!("connecting to {address}")
         };
-        if refused { Error::new(Kind::Missing, doing).because(e) } else { Error::os(doing, e) }
+        match e.kind() {
+            std::io::ErrorKind::ConnectionRefused => Error::new(Kind::Missing, doing).because(e),
+            // Not HOST:PORT at all.
+            std::io::ErrorKind::InvalidInput => Error::new(Kind::Misuse, format!("{address} is no address"))
+                .remedy("give HOST:PORT, such as 127.0.0.1:9517"),
+            _ => Error::os(doing, e),
+        }
     })?;
     let broken = |e: hyper::Error| foreign(address, format!("it broke off: {e}"));
     let (mut sender, connection) =

@@ -1,6 +1,7 @@
 //! Every key of the configuration: how it is read, shown and explained.
 
-use super::{Config, LogLevel, Profile};
+use super::{Config, LogLevel, Profile, suggest::nearest};
+use crate::events::ebpf;
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 /// What a value looks like in TOML.
@@ -97,7 +98,7 @@ pub static KEYS: &[Key] = &[
         help: "Probes not to attach, by the names that `glake doctor` prints.",
         set: |config, text| {
             let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-            config.disabled_probes = names.map(str::to_owned).collect();
+            config.disabled_probes = names.map(probe).collect::<std::result::Result<_, _>>()?;
             Ok(())
         },
         get: |config| config.disabled_probes.join(","),
@@ -243,4 +244,16 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 fn show(duration: Duration) -> String {
     let ms = duration.as_millis();
     if ms.is_multiple_of(1000) { format!("{}s", ms / 1000) } else { format!("{ms}ms") }
+}
+
+/// The name of a probe that there is.
+fn probe(name: &str) -> std::result::Result<String, String> {
+    let known = || ebpf::probe_table().map(|e| e.name).chain(ebpf::LOG_PROBES.iter().map(|p| p.0));
+    if known().any(|k| k == name) {
+        return Ok(name.to_owned());
+    }
+    Err(match nearest(name, known()) {
+        Some(near) => format!("there is no probe {name:?}; did you mean {near}?"),
+        None => format!("there is no probe {name:?}: `glake doctor --json` lists them"),
+    })
 }
