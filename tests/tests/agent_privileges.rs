@@ -84,12 +84,18 @@ fn coverage(state: &Value, family: &str) -> Value {
 }
 
 #[test]
-fn without_cap_sys_admin_the_kernel_s_own_trace_points_are_still_watched() {
+fn without_cap_sys_admin_all_is_watched_but_the_cost_of_the_probes_is_unknown() {
     if !can_watch() {
         return;
     }
     let state = once_as(&["--bounding-set", "-sys_admin"]);
     assert_eq!(coverage(&state, "block")["state"], "yes", "{state}");
+    let with = once_as(&["--bounding-set", "+sys_admin"]);
+    for (state, known) in [(state, false), (with, true)] {
+        let probes = state["probes"].as_array().unwrap();
+        let block = probes.iter().find(|p| p["name"] == "block_complete").unwrap();
+        assert_eq!(block["run_time_ns"].is_u64(), known, "{block}");
+    }
 }
 
 #[test]
