@@ -12,6 +12,7 @@ pub mod nvme;
 pub mod param;
 pub mod record;
 pub mod stat;
+pub mod uvm;
 
 /// The number of the format shared by the two sides. It rises with every change of a record, map or setting.
 pub const ABI: u32 = 1;

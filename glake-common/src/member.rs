@@ -81,4 +81,18 @@ members! {
     CTRL_INSTANCE = "nvme_ctrl"."instance",
     /// Number of a hardware queue.
     HCTX_NUM = "blk_mq_hw_ctx"."queue_num",
+    /// What a driver keeps of an open file.
+    FILE_PRIVATE = "file"."private_data",
+    /// The inode of an open file.
+    FILE_INODE = "file"."f_inode",
+    /// The device number of a device node.
+    INODE_RDEV = "inode"."i_rdev",
+    /// The process that a thread belongs to.
+    TASK_TGID = "task_struct"."tgid",
+    /// The name of a thread.
+    TASK_COMM = "task_struct"."comm",
+    /// The cgroups that a thread is in.
+    TASK_CGROUPS = "task_struct"."cgroups",
+    /// Its cgroup of cgroup2.
+    CSS_SET_CGROUP = "css_set"."dfl_cgrp",
 }

@@ -3,7 +3,7 @@
 /// Name of the global.
 pub const GLOBAL: &str = "PARAMS";
 /// How many settings there are.
-pub const COUNT: usize = 12;
+pub const COUNT: usize = 14;
 
 /// Sets of [`crate::block::SlotSet`] less one.
 pub const SLOT_MASK: usize = 0;
@@ -29,3 +29,7 @@ pub const STAMP: usize = 9;
 pub const HAS_TASK_FLAGS: usize = 10;
 /// 1: record an event for each failed request.
 pub const IO_ERRORS: usize = 11;
+/// Sets of the table of GPUs less one.
+pub const UVM_GPU_MASK: usize = 12;
+/// The device number of /dev/nvidia-uvm as the kernel keeps it: `major << 20`.
+pub const UVM_DEVICE: usize = 13;

@@ -23,6 +23,9 @@ pub mod kind {
     pub const NVME_ASYNC: u32 = 7;
     /// An NVMe command failed. a: controller, b: queue << 16 | opcode, value: status.
     pub const NVME_ERROR: u32 = 8;
+    /// A UVM fault that the driver could not service. a: process (0: unknown), b: processor << 16 | reason << 8 | access,
+    /// value: address.
+    pub const UVM_FATAL: u32 = 9;
 }
 
 /// A record.

@@ -25,14 +25,22 @@ stats! {
     NAMED_FULL = 6: "named" "map_full",
     /// The ring was full: an event was lost.
     RING_FULL = 7: "ring" "ring_full",
+    /// No free place for an address space, a cell or a run of the fault service.
+    UVM_FULL = 8: "uvm" "map_full",
+    /// A structure of the driver held what it cannot hold: it has another layout than we think.
+    UVM_IMPLAUSIBLE = 9: "uvm" "implausible",
 }
 
 /// io_uring requests punted to workers.
-pub const IO_URING_PUNTED: usize = 8;
+pub const IO_URING_PUNTED: usize = 10;
 /// IOMMU fault interrupts (Intel).
-pub const DMAR_FAULTS: usize = 9;
+pub const DMAR_FAULTS: usize = 11;
 /// Histogram blocks taken from the pool; counted in shard 0 only.
-pub const BLOCKS_TAKEN: usize = 10;
+pub const BLOCKS_TAKEN: usize = 12;
+/// UVM events that were understood: what implausible ones are compared with.
+pub const UVM_SEEN: usize = 13;
+/// Address spaces seen; counted in shard 0 only.
+pub const UVM_SERIALS: usize = 14;
 /// How many words there are.
 pub const COUNT: usize = 16;
 

@@ -78,6 +78,22 @@ impl Kernel {
         unsafe { read_volatile(self.0.add(at as usize).cast()) }
     }
 
+    /// Copies a text member, cut to the length of `to`; nothing where this kernel lacks it.
+    #[inline(always)]
+    pub fn text<const N: usize>(self, member: usize, to: *mut [u8; N]) {
+        let at = offset(member);
+        if at != NONE {
+            // SAFETY: the destination is N bytes long; a bad source is an error, not a fault.
+            unsafe {
+                aya_ebpf::helpers::generated::bpf_probe_read_kernel_str(
+                    to.cast(),
+                    N as u32,
+                    self.0.add(at as usize).cast(),
+                );
+            }
+        }
+    }
+
     /// The address, to tell requests apart.
     #[inline(always)]
     pub fn address(self) -> u64 {

@@ -22,10 +22,13 @@ mod maps;
 mod named;
 mod nvme;
 mod owner;
+mod uvm;
 
 use aya_ebpf::{
-    macros::{btf_tracepoint, kprobe, raw_tracepoint, tracepoint},
-    programs::{BtfTracePointContext, ProbeContext, RawTracePointContext, TracePointContext},
+    macros::{btf_tracepoint, kprobe, kretprobe, raw_tracepoint, tracepoint},
+    programs::{
+        BtfTracePointContext, ProbeContext, RawTracePointContext, RetProbeContext, TracePointContext,
+    },
 };
 
 #[btf_tracepoint(function = "block_io_start")]
@@ -131,15 +134,44 @@ raw! {
     nvme_async => nvme::raw::asynchronous,
 }
 
-#[kprobe]
-fn dmar_fault(ctx: ProbeContext) -> u32 {
-    iommu::dmar_fault(&ctx);
+/// Kernel functions: one program each.
+macro_rules! functions {
+    ($($name:ident => $body:path),* $(,)?) => { $(
+        #[kprobe]
+        fn $name(ctx: ProbeContext) -> u32 {
+            $body(&ctx);
+            0
+        }
+    )* };
+}
+
+functions! {
+    dmar_fault => iommu::dmar_fault,
+    viommu_fault => iommu::dmar_fault,
+    uvm_notify => uvm::notify,
+    uvm_service => uvm::service,
+    uvm_batch => uvm::batch,
+    uvm_replay => uvm::replay,
+    uvm_evict => uvm::evict,
+    uvm_thrashing => uvm::thrashing,
+    uvm_throttling => uvm::throttling,
+    uvm_throttling_end => uvm::throttling_ends,
+    uvm_fatal => uvm::fatal,
+    uvm_space => uvm::space_begins,
+    uvm_space_end => uvm::space_ends,
+}
+
+#[kretprobe]
+fn uvm_service_end(ctx: RetProbeContext) -> u32 {
+    uvm::service_ends(&ctx);
     0
 }
 
-#[kprobe]
-fn viommu_fault(ctx: ProbeContext) -> u32 {
-    iommu::dmar_fault(&ctx);
+/// aya has no macro for iterators. User space runs it once, over the open files of all tasks.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/task_file")]
+extern "C" fn uvm_files(ctx: *mut core::ffi::c_void) -> i32 {
+    uvm::open_file(ctx.cast());
     0
 }
 

@@ -12,7 +12,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, Queue, RingBuf},
 };
-use glake_common::{block, hist, named, nvme, record::Record, stat, table};
+use glake_common::{block, hist, named, nvme, record::Record, stat, table, uvm};
 
 /// Block requests in flight.
 #[map]
@@ -62,6 +62,36 @@ pub static NAMED: Array<named::Named> = Array::with_max_entries(1, BPF_F_MMAPABL
 /// Named things: their counters.
 #[map]
 pub static NAMED_COUNTERS: Array<named::Counters> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// UVM address spaces by their address in the kernel.
+#[map]
+pub static UVM_SPACES: HashMap<u64, uvm::Space> = HashMap::with_max_entries(1, 0);
+/// The cell of an address space and a processor.
+#[map]
+pub static UVM_INDEX: HashMap<uvm::CellKey, u32> = HashMap::with_max_entries(1, 0);
+/// UVM cells free for use.
+#[map]
+pub static UVM_FREE: Queue<u32> = Queue::with_max_entries(1, 0);
+/// What a UVM cell counts for.
+#[map]
+pub static UVM_INFO: Array<uvm::CellInfo> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// UVM cells.
+#[map]
+pub static UVM_CELLS: Array<uvm::Counters> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// GPUs: their keys.
+#[map]
+pub static UVM_GPU_KEYS: Array<table::Set> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// GPUs: who they are.
+#[map]
+pub static UVM_GPUS: Array<uvm::GpuInfo> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// GPUs: their counters.
+#[map]
+pub static UVM_GPU_CELLS: Array<uvm::GpuCounters> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// Runs of the fault service, by thread.
+#[map]
+pub static UVM_RUNS: HashMap<u64, uvm::Run> = HashMap::with_max_entries(1, 0);
+/// When a processor was held back.
+#[map]
+pub static UVM_THROTTLES: HashMap<uvm::ThrottleKey, u64> = HashMap::with_max_entries(1, 0);
 /// IOMMU calls.
 #[map]
 pub static IOMMU: Array<stat::iommu::Counters> = Array::with_max_entries(1, BPF_F_MMAPABLE);

@@ -38,19 +38,25 @@ compare() {
 say "host: $(uname -sr), lockdown $(cat /sys/kernel/security/lockdown 2>/dev/null || echo unknown), driver $(cat /sys/module/nvidia/version 2>/dev/null || sed -n 1p /proc/driver/nvidia/version)"
 [ -e /dev/nvidia-uvm-tools ] || say "note: no /dev/nvidia-uvm-tools node"
 
-say "== 1. glake uvm -- COMMAND"
-timeout 60 "$GLAKE" uvm --json --quiet --output "$OUT/own.json" -- "$TOUCH" 256 --passes 3 --count \
+# Trace points are files of tracefs; here it may not be mounted.
+if [ ! -e /sys/kernel/tracing/events ]; then
+    mount -t tracefs tracefs /sys/kernel/tracing && say "note: mounted tracefs" || say "note: tracefs cannot be mounted"
+fi
+[ -e /sys/kernel/tracing/events/nvidia/nvidia_dev_xid ] && say "ok    trace point nvidia:nvidia_dev_xid" || say "note: no trace point nvidia:nvidia_dev_xid"
+
+say "== 1. glake uvm --exact -- COMMAND"
+timeout 60 "$GLAKE" uvm --exact --json --quiet --output "$OUT/own.json" -- "$TOUCH" 256 --passes 3 --count \
     >"$OUT/own-count.json" 2>"$OUT/own.err"; rc=$?
 [ $rc = 0 ] && say "ok    exit status 0" || fail "exit status $rc: $(tail -2 "$OUT/own.err")"
 compare "own child" "$OUT/own.json" "$OUT/own-count.json"
-timeout 60 "$GLAKE" uvm --output "$OUT/own.txt" --quiet -- "$TOUCH" 256 --passes 3 >/dev/null 2>&1
+timeout 60 "$GLAKE" uvm --exact --output "$OUT/own.txt" --quiet -- "$TOUCH" 256 --passes 3 >/dev/null 2>&1
 timeout 60 "$GLAKE" uvm --quiet -- bash -c 'exit 7' >/dev/null 2>&1; rc=$?
 [ $rc = 7 ] && say "ok    the command's exit status is ours" || fail "exit status $rc instead of 7"
 
-say "== 2. glake uvm --pid, from outside"
+say "== 2. glake uvm --exact --pid, from outside"
 "$TOUCH" 256 --passes 5 --wait 2 --count >"$OUT/pid-count.json" 2>"$OUT/pid-touch.err" &
 P=$!
-timeout 60 "$GLAKE" uvm --pid "$P" --json >"$OUT/pid.json" 2>"$OUT/pid.err"; rc=$?
+timeout 60 "$GLAKE" uvm --exact --pid "$P" --json >"$OUT/pid.json" 2>"$OUT/pid.err"; rc=$?
 wait $P
 [ $rc = 0 ] && say "ok    exit status 0" || fail "exit status $rc: $(tail -2 "$OUT/pid.err")"
 compare "--pid" "$OUT/pid.json" "$OUT/pid-count.json"
@@ -65,6 +71,16 @@ grep -q 'the process ended' "$OUT/killed.txt" && say "ok    a target killed in t
 say "== 3. what each event mask costs"
 timeout 90 "$TOUCH" 256 --cost 25 >"$OUT/cost.json" 2>"$OUT/cost.err" || fail "cost: $(tail -2 "$OUT/cost.err")"
 tr '{' '\n' <"$OUT/cost.json" | grep '"mask"' | tee -a "$OUT/summary.txt"
+# The default: all events, in windows. Longer runs, since a window meets few passes; one plain, one watched, in turn.
+for round in 1 2 3 4; do
+    "$TOUCH" 256 --passes 60 >"$OUT/plain-$round.json" 2>>"$OUT/cost.err"
+    timeout 60 "$GLAKE" uvm --json --quiet --output "$OUT/sampled-$round.jsonl" -- "$TOUCH" 256 --passes 60 >"$OUT/watched-$round.json" 2>>"$OUT/cost.err"
+done
+mean() { sed -n 's/.*"mean_ms":\([0-9.]*\).*/\1/p' "$OUT"/$1-?.json | awk '{ s += $1; v[NR] = $1 } END { printf "%.2f ms (", s / NR; for (i = 1; i <= NR; i++) printf "%s%.2f", i > 1 ? " " : "", v[i]; print ")" }'; }
+P=$(mean plain); W=$(mean watched)
+say "mean pass: plain $P, under the default of glake uvm $W"
+say "$(awk -v p="${P%% *}" -v w="${W%% *}" 'BEGIN { c = (w / p - 1) * 100; printf "%s  the default costs %.1f %%\n", c < 3 ? "ok  " : "FAIL", c }')"
+cat "$OUT/sampled-4.jsonl" | tr ',' '\n' | grep -E '"(events_on|gpu_faults|moved_bytes|batches)' | tr '\n' ' ' | tee -a "$OUT/summary.txt"; say ""
 
 say "== 4. a real Xid, through the trace point, as a record"
 timeout 60 "$GLAKE" doctor >"$OUT/doctor.txt" 2>&1; say "doctor: exit $?"

@@ -16,11 +16,11 @@ inject 11 5
 inject 13 4
 sleep 300
 S
-glake uvm --json --quiet --output /out/command.json -- uvmload </tmp/known >/out/command_load.txt 2>/out/command.txt
+glake uvm --exact --json --quiet --output /out/command.json -- uvmload </tmp/known >/out/command_load.txt 2>/out/command.txt
 echo $? >/out/command_status.txt
 
 uvmload </tmp/known >/out/pid_load.txt &
-glake uvm --json --pid $! >/out/pid_lines.txt 2>/out/pid.txt
+glake uvm --exact --json --pid $! >/out/pid_lines.txt 2>/out/pid.txt
 echo $? >/out/pid_status.txt
 tail -1 /out/pid_lines.txt >/out/pid.json
 wait
@@ -28,7 +28,7 @@ wait
 # 63 of 64 entries hold an event: one stays free.
 printf 'sleep 1500\ninject 3 20000\nsleep 300\n' >/tmp/burst
 uvmload </tmp/burst >/dev/null &
-glake uvm --json --quiet --entries 64 --pid $! >/out/small.json 2>/out/small.txt
+glake uvm --exact --json --quiet --entries 64 --pid $! >/out/small.json 2>/out/small.txt
 echo $? >/out/small_status.txt
 wait
 
@@ -36,7 +36,7 @@ printf 'sleep 1500\nfault 16 write\nsleep 60000\n' >/tmp/long
 uvmload </tmp/long >/dev/null &
 victim=$!
 (sleep 5; kill -9 $victim) &
-glake uvm --json --quiet --pid $victim >/out/killed.json 2>/out/killed.txt
+glake uvm --exact --json --quiet --pid $victim >/out/killed.json 2>/out/killed.txt
 echo $? >/out/killed_status.txt
 wait
 

@@ -256,6 +256,11 @@ fn fact(what: &What) -> Option<(&'static str, Option<String>, String)> {
             let took = crate::units::duration_ns(*took_ns);
             ("block", Some(device.clone()), format!("{operation} took {took}"))
         }
+        What::UvmFatal { tgid, uuid, address, access, reason } => {
+            let access = access.as_deref().unwrap_or("access");
+            let who = tgid.map_or("a process that is not known".into(), |pid| format!("pid {pid}"));
+            ("uvm", uuid.clone(), format!("fatal fault: {access} at 0x{address:x} by {who}, {reason}"))
+        }
         _ => return None,
     })
 }

@@ -131,35 +131,27 @@ fn examine(root: &Path) -> Result<Report> {
     let probes =
         if ebpf::has_object() { ebpf::try_probes(root, &ebpf::Settings::default())? } else { Vec::new() };
     let mut coverage: Vec<Row> = coverage(&probes).into_iter().map(|c| row(c, &probes)).collect();
-    coverage.extend(uvm_rows(root));
+    coverage.push(uvm_row(root));
     let host = Inventory::read(root);
     Ok(report(host, kernel::surroundings(root), facts, (probes, coverage), begun.elapsed()))
 }
 
-/// Page faults of managed memory have no probe of the agent: one process at a time, by `glake uvm`.
-fn uvm_rows(root: &Path) -> [Row; 2] {
-    let loaded = root.join("sys/module/nvidia_uvm").exists();
-    let refused = if loaded { Seen::No } else { Seen::Off };
+/// The page faults of one process at a time, by `glake uvm`, which needs no probe.
+fn uvm_row(root: &Path) -> Row {
+    let refused = if root.join("sys/module/nvidia_uvm").exists() { Seen::No } else { Seen::Off };
     let (state, how, why) = match one_process(root) {
         UvmAnswer::Yes(how) => (Seen::Yes, vec![how], Vec::new()),
         UvmAnswer::No { reason, remedy } => (refused, Vec::new(), vec![format!("{reason} -> {remedy}")]),
         UvmAnswer::CannotTell(error) => (Seen::Unknown, Vec::new(), vec![error]),
     };
-    let row = |family: &str, title: &str, state, how, why| Row {
-        family: family.to_owned(),
-        title: title.to_owned(),
+    Row {
+        family: "uvm_process".to_owned(),
+        title: "UVM page faults, one process".to_owned(),
         state,
         required_missing: false,
         how,
         why,
-    };
-    let all = vec![
-        "this GLake has no probes on nvidia_uvm -> one process at a time: glake uvm --pid PID".to_owned(),
-    ];
-    [
-        row("uvm_process", "UVM page faults, one process", state, how, why),
-        row("uvm", "UVM page faults, all processes", refused, Vec::new(), all),
-    ]
+    }
 }
 
 fn report(
@@ -251,7 +243,7 @@ fn title(family: &str) -> &str {
         "aer" => "PCIe errors (AER)",
         "io_uring" => "io_uring punted requests",
         "xid" => "Xid, SXid",
-        "uvm" => "UVM page faults",
+        "uvm" => "UVM page faults, all processes",
         other => other,
     }
 }

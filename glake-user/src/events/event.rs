@@ -87,6 +87,19 @@ pub enum What {
         /// Waiting in the host and in the device together.
         took_ns: u64,
     },
+    /// A UVM page fault that the driver could not service: the program ends, and an Xid 31 follows.
+    UvmFatal {
+        /// The process, where known.
+        tgid: Option<u32>,
+        /// UUID of the GPU, where known.
+        uuid: Option<String>,
+        /// What was touched.
+        address: u64,
+        /// `read`, `write`, `atomic` or `prefetch`; `None`: not told.
+        access: Option<String>,
+        /// In the driver's words.
+        reason: String,
+    },
     /// A probe went on, off or was detached.
     Probe {
         /// Its name.

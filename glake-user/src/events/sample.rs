@@ -34,6 +34,9 @@ pub struct Sample {
     pub io_uring_punted: Option<u64>,
     /// Xid and SXid reports.
     pub xid: Option<Vec<XidCount>>,
+    /// UVM page faults and page migrations of all processes: paging of managed memory, not errors.
+    #[serde(default)]
+    pub uvm: Option<Uvm>,
     /// Events known to be missed, by source and reason; a pair exists from the start, at 0.
     pub dropped: Vec<Dropped>,
     /// What the probes themselves cost.
@@ -354,6 +357,96 @@ pub struct XidCount {
     pub count: u64,
     /// When the newest came.
     pub last: Stamp,
+}
+
+/// What NVIDIA's nvidia-uvm module notified itself of.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Uvm {
+    /// By GPU.
+    pub gpus: Vec<UvmGpu>,
+    /// By address space and processor.
+    pub spaces: Vec<UvmSpace>,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UvmGpu {
+    /// `GPU-5c1e...`. `None`: the driver's structures did not tell; all such GPUs are one.
+    pub uuid: Option<String>,
+    /// Runs of the replayable fault service.
+    pub service: Option<Histogram>,
+    /// Batches of GPU page faults by size: slot `i` counts sizes of at most `1 << i`, the last one all larger.
+    pub batches: Option<Vec<u64>>,
+    /// Faults in them.
+    pub batched_faults: Option<u64>,
+    /// Replays sent.
+    pub replays: Option<u64>,
+    /// Root chunks (2 MiB) pushed out of GPU memory.
+    pub evictions: Option<u64>,
+}
+
+/// One life of an address space, as far as it concerns one processor.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UvmSpace {
+    /// Another number for each life.
+    pub serial: u64,
+    /// The process that made it. `None`: it is older than the probes and was not found among the open files.
+    pub tgid: Option<u32>,
+    /// Its comm; empty where the process is not known.
+    pub comm: String,
+    /// Path of its cgroup, where it could be resolved.
+    pub cgroup_path: Option<String>,
+    /// The driver's number of the processor; 0 is the CPU.
+    pub processor: u32,
+    /// UUID of the GPU. `None`: the CPU, or a GPU that could not be told.
+    pub uuid: Option<String>,
+    /// GPU page faults by access.
+    pub gpu_faults: UvmAccess,
+    /// Of these, faults that had been serviced already.
+    pub duplicates: u64,
+    /// CPU page faults that read and that wrote.
+    pub cpu_faults: [u64; 2],
+    /// Ranges marked as thrashing. `None`: not watched.
+    pub thrashing: Option<u64>,
+    /// Time that this processor was held back because of thrashing. `None`: not watched.
+    pub throttled_ns: Option<u64>,
+    /// Fatal faults by reason, in the driver's words; those seen only. `None`: not watched.
+    pub fatal: Option<Vec<(String, u64)>>,
+    /// Page migrations; those seen only.
+    pub moved: Vec<UvmMoved>,
+}
+
+/// Faults by access.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UvmAccess {
+    /// Reads.
+    pub read: u64,
+    /// Writes.
+    pub write: u64,
+    /// Atomics.
+    pub atomic: u64,
+    /// Prefetch instructions.
+    pub prefetch: u64,
+}
+
+impl UvmAccess {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.read + self.write + self.atomic + self.prefetch
+    }
+}
+
+/// Page migrations with one cause in one direction.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UvmMoved {
+    /// `on_demand`, `prefetch`, `eviction`, `user` or `access_counters`.
+    pub cause: String,
+    /// `to_gpu`, `to_cpu`, `peer` or `host`.
+    pub direction: String,
+    /// Ranges.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 /// Events known to be missed.

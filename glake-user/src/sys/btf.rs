@@ -42,6 +42,16 @@ pub struct Btf {
     starts: Vec<u32>,
 }
 
+/// Where a member is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// From the start of the structure.
+    bit: u32,
+    /// Bits of a bit field; 0: it is none.
+    width: u32,
+    its_type: u32,
+}
+
 /// One type, taken apart.
 #[derive(Clone, Copy)]
 struct Type {
@@ -162,23 +172,42 @@ impl Btf {
     /// Anonymous structures and unions are looked through. An empty path is the end of the structure: its size. `None`: no such
     /// member, or it is a bit field.
     pub fn member(&self, structure: &str, path: &str) -> Option<u32> {
-        let mut here = self.find(&[kind::STRUCT, kind::UNION], structure)?;
         if path.is_empty() {
-            return Some(here.size_or_type);
+            return self.structure(structure).map(|t| t.size_or_type);
         }
-        let mut offset = 0u32;
-        let mut parts = path.split('.').peekable();
-        while let Some(part) = parts.next() {
-            let (at, next) = self.member_of(here, part, 0)?;
-            offset = offset.checked_add(at)?;
-            if parts.peek().is_some() {
-                here = self.strip(next)?;
-            }
-        }
-        Some(offset)
+        let place = self.place(structure, path)?;
+        (place.width == 0 && place.bit % 8 == 0).then_some(place.bit / 8)
     }
 
-    fn member_of(&self, structure: Type, name: &str, depth: u32) -> Option<(u32, u32)> {
+    /// Bit offset of a member, a bit field included, as [`Btf::member`] finds it.
+    pub fn bit(&self, structure: &str, path: &str) -> Option<u32> {
+        self.place(structure, path).map(|place| place.bit)
+    }
+
+    /// A structure by its own name or by that of a typedef.
+    fn structure(&self, name: &str) -> Option<Type> {
+        self.find(&[kind::STRUCT, kind::UNION], name).or_else(|| {
+            let typedef = self.find(&[kind::TYPEDEF], name)?;
+            let t = self.strip(typedef.size_or_type)?;
+            matches!(t.kind, kind::STRUCT | kind::UNION).then_some(t)
+        })
+    }
+
+    fn place(&self, structure: &str, path: &str) -> Option<Place> {
+        let mut here = self.structure(structure)?;
+        let mut found = Place { bit: 0, width: 0, its_type: 0 };
+        let mut parts = path.split('.').peekable();
+        while let Some(part) = parts.next() {
+            let next = self.member_of(here, part, 0)?;
+            found = Place { bit: found.bit.checked_add(next.bit)?, ..next };
+            if parts.peek().is_some() {
+                here = self.strip(next.its_type)?;
+            }
+        }
+        Some(found)
+    }
+
+    fn member_of(&self, structure: Type, name: &str, depth: u32) -> Option<Place> {
         if depth > DEPTH || !matches!(structure.kind, kind::STRUCT | kind::UNION) {
             return None;
         }
@@ -190,14 +219,12 @@ impl Btf {
             match self.text(its_name)? {
                 "" => {
                     if let Some(inner) = self.strip(its_type)
-                        && let Some((inner_at, t)) = self.member_of(inner, name, depth + 1)
+                        && let Some(found) = self.member_of(inner, name, depth + 1)
                     {
-                        return Some(((bits / 8).checked_add(inner_at)?, t));
+                        return Some(Place { bit: bits.checked_add(found.bit)?, ..found });
                     }
                 }
-                found if found == name => {
-                    return (width == 0 && bits % 8 == 0).then_some((bits / 8, its_type));
-                }
+                found if found == name => return Some(Place { bit: bits, width, its_type }),
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::events::sample::{
     AerDevice, BlockDevice, BlockOperation, Dropped, Histogram, Iommu, NvmeCommands, NvmeController,
-    OwnerDeviceIo, OwnerIo, Sample,
+    OwnerDeviceIo, OwnerIo, Sample, UvmGpu, UvmMoved, UvmSpace,
 };
 use std::collections::BTreeMap;
 
@@ -29,6 +29,7 @@ impl Difference {
         by.nvme(older, &mut grown);
         by.dma(older, &mut grown);
         by.rare(older, &mut grown);
+        by.uvm(older, &mut grown);
         by.dropped(&older.dropped, &mut grown.dropped);
         by.number_opt(older.cost.ebpf_run_time_ns, &mut grown.cost.ebpf_run_time_ns);
         by.thing("cost");
@@ -238,6 +239,62 @@ impl By {
             self.number_opt(older.io_uring_punted, &mut grown.io_uring_punted);
         }
         self.thing("io_uring");
+    }
+
+    fn uvm(&mut self, older: &Sample, grown: &mut Sample) {
+        let (Some(old), Some(new)) = (&older.uvm, &mut grown.uvm) else { return };
+        for gpu in &mut new.gpus {
+            if let Some(old) = old.gpus.iter().find(|g| g.uuid == gpu.uuid) {
+                self.uvm_gpu(old, gpu);
+            }
+        }
+        let before: BTreeMap<_, _> = old.spaces.iter().map(|s| ((s.serial, s.processor), s)).collect();
+        for space in &mut new.spaces {
+            if let Some(old) = before.get(&(space.serial, space.processor)) {
+                self.uvm_space(old, space);
+            }
+        }
+        self.thing("uvm");
+    }
+
+    fn uvm_gpu(&mut self, old: &UvmGpu, gpu: &mut UvmGpu) {
+        self.histogram_opt(old.service.as_ref(), &mut gpu.service);
+        if let (Some(old), Some(new)) = (&old.batches, &mut gpu.batches) {
+            for (i, n) in new.iter_mut().enumerate() {
+                self.number(old.get(i).copied().unwrap_or(0), n);
+            }
+            trim(new);
+        }
+        self.number_opt(old.batched_faults, &mut gpu.batched_faults);
+        self.number_opt(old.replays, &mut gpu.replays);
+        self.number_opt(old.evictions, &mut gpu.evictions);
+    }
+
+    fn uvm_space(&mut self, old: &UvmSpace, space: &mut UvmSpace) {
+        let (was, is) = (old.gpu_faults, &mut space.gpu_faults);
+        self.number(was.read, &mut is.read);
+        self.number(was.write, &mut is.write);
+        self.number(was.atomic, &mut is.atomic);
+        self.number(was.prefetch, &mut is.prefetch);
+        self.number(old.duplicates, &mut space.duplicates);
+        for (was, is) in old.cpu_faults.iter().zip(&mut space.cpu_faults) {
+            self.number(*was, is);
+        }
+        self.number_opt(old.thrashing, &mut space.thrashing);
+        self.number_opt(old.throttled_ns, &mut space.throttled_ns);
+        for (reason, n) in space.fatal.iter_mut().flatten() {
+            if let Some((_, was)) = old.fatal.iter().flatten().find(|(r, _)| r == reason) {
+                self.number(*was, n);
+            }
+        }
+        for moved in &mut space.moved {
+            let same = |m: &&UvmMoved| (&m.cause, &m.direction) == (&moved.cause, &moved.direction);
+            if let Some(was) = old.moved.iter().find(same) {
+                let (count, bytes) = (was.count, was.bytes);
+                self.number(count, &mut moved.count);
+                self.number(bytes, &mut moved.bytes);
+            }
+        }
     }
 
     fn dropped(&mut self, older: &[Dropped], grown: &mut [Dropped]) {

@@ -2,13 +2,22 @@
 // Calls the driver's own notify function with structures of known content, built from the headers of the release
 // under test: what a GPU would cause, without a GPU. Write "FD KIND COUNT" to the parameter `notify`, FD being this
 // process's /dev/nvidia-uvm. No callback of the driver runs: the list of callbacks handed in is empty.
+//
+// Functions that would really work on a GPU (the fault service, a batch, pushing out a chunk) are called too, but
+// return at once: a kprobe of ours, registered before anybody else's, sends them back at their first instruction. Other
+// probes on them, return probes included, run as ever.
+#include <linux/delay.h>
 #include <linux/file.h>
 #include <linux/kprobes.h>
+#include <linux/linkage.h>
 #include <linux/module.h>
 #include <linux/vmalloc.h>
 
+#include "uvm_channel.h"
 #include "uvm_gpu.h"
 #include "uvm_perf_events.h"
+#include "uvm_push.h"
+#include "uvm_tools.h"
 #include "uvm_va_block.h"
 #include "uvm_va_range.h"
 #include "uvm_va_space.h"
@@ -29,6 +38,36 @@ struct lab {
     uvm_va_block_t block;
     uvm_fault_buffer_entry_t entry;
     uvm_make_resident_context_t resident;
+    uvm_gpu_t gpu;
+    uvm_parent_gpu_t parent;
+    uvm_push_t push;
+    uvm_channel_t channel;
+    uvm_fault_service_batch_context_t batch;
+};
+
+typedef void (*fatal_fn)(uvm_gpu_id_t, uvm_va_space_t *, const uvm_fault_buffer_entry_t *, UvmEventFatalReason);
+typedef void (*thrashing_fn)(uvm_va_space_t *, NvU64, size_t, const uvm_processor_mask_t *);
+typedef void (*throttling_fn)(uvm_va_space_t *, NvU64, uvm_processor_id_t);
+typedef void (*replay_fn)(uvm_gpu_t *, uvm_push_t *, NvU32, uvm_fault_client_type_t);
+typedef long (*any_fn)(void *, void *, void *);
+
+// Returns to the caller of whatever was sent here.
+void lab_return(void);
+asm(".pushsection .text\n.globl lab_return\n.type lab_return, @function\nlab_return:\n\t" ASM_RET
+    "\n.size lab_return, . - lab_return\n.popsection\n");
+
+static int send_back(struct kprobe *probe, struct pt_regs *regs)
+{
+    regs->ax = 0;
+    regs->ip = (unsigned long)lab_return;
+    return 1;
+}
+
+// The names of 550.
+static struct kprobe sent_back[] = {
+    { .symbol_name = "uvm_gpu_service_replayable_faults", .pre_handler = send_back },
+    { .symbol_name = "preprocess_fault_batch", .pre_handler = send_back },
+    { .symbol_name = "evict_root_chunk", .pre_handler = send_back },
 };
 
 // The function is not exported; a kprobe is the kernel's way to its address.
@@ -58,6 +97,55 @@ static void prepare(struct lab *lab, uvm_va_space_t *va_space)
     lab->block.start = LAB_ADDRESS;
     lab->block.end = LAB_ADDRESS + LAB_BLOCK - 1;
     INIT_LIST_HEAD(&lab->entry.merged_instances_list);
+    lab->gpu.parent = &lab->parent;
+    lab->gpu.id = uvm_gpu_id_from_value(UVM_ID_GPU0_VALUE);
+    for (i = 0; i < sizeof(lab->parent.uuid.uuid); i++)
+        lab->parent.uuid.uuid[i] = 0xa0 + i;
+    lab->push.channel = &lab->channel;
+}
+
+// Calls of one of the functions that are sent back.
+static int sent(unsigned which, void *first, void *second)
+{
+    if (!sent_back[which].addr)
+        return -ENOENT;
+    ((any_fn)sent_back[which].addr)(first, second, NULL);
+    return 0;
+}
+
+// One of the driver's own reports, to nobody: no tools queue is open, so the functions return early.
+static int report(struct lab *lab, const char *kind, unsigned long i)
+{
+    uvm_processor_id_t gpu = uvm_gpu_id_from_value(UVM_ID_GPU0_VALUE);
+    NvU64 address = LAB_ADDRESS + i * PAGE_SIZE;
+    void *function;
+
+    if (!strcmp(kind, "fatal")) {
+        function = address_of("uvm_tools_record_gpu_fatal_fault");
+        lab->entry.fault_address = address;
+        lab->entry.fault_access_type = UVM_FAULT_ACCESS_TYPE_WRITE;
+        if (function)
+            ((fatal_fn)function)(gpu, lab->va_space, &lab->entry, UvmEventFatalReasonInvalidAddress);
+    } else if (!strcmp(kind, "thrashing")) {
+        static const uvm_processor_mask_t nobody;
+        function = address_of("uvm_tools_record_thrashing");
+        if (function)
+            ((thrashing_fn)function)(lab->va_space, address, PAGE_SIZE, &nobody);
+    } else if (!strcmp(kind, "throttling")) {
+        void *end = address_of("uvm_tools_record_throttling_end");
+        function = address_of("uvm_tools_record_throttling_start");
+        if (function && end) {
+            ((throttling_fn)function)(lab->va_space, address, gpu);
+            udelay(100);
+            ((throttling_fn)end)(lab->va_space, address, gpu);
+        }
+    } else if (!strcmp(kind, "replay")) {
+        function = address_of("uvm_tools_broadcast_replay");
+        if (function)
+            ((replay_fn)function)(&lab->gpu, &lab->push, i, UVM_FAULT_CLIENT_TYPE_GPC);
+    } else
+        return -EINVAL;
+    return function ? 0 : -ENOENT;
 }
 
 // Access goes round prefetch, read, write, weak atomic, strong atomic; every tenth is a duplicate.
@@ -119,8 +207,16 @@ static int one(struct lab *lab, const char *kind, unsigned long i)
         migration(lab, i, true, UVM_MAKE_RESIDENT_CAUSE_ACCESS_COUNTER);
     else if (!strcmp(kind, "eviction"))
         migration(lab, i, false, UVM_MAKE_RESIDENT_CAUSE_EVICTION);
+    else if (!strcmp(kind, "service"))
+        return sent(0, &lab->gpu, NULL);
+    else if (!strcmp(kind, "batch")) {
+        // 1, 2, ... faults.
+        lab->batch.num_cached_faults = i + 1;
+        return sent(1, &lab->gpu, &lab->batch);
+    } else if (!strcmp(kind, "evict"))
+        return sent(2, &lab->gpu.pmm, NULL);
     else
-        return -EINVAL;
+        return report(lab, kind, i);
     return 0;
 }
 
@@ -166,15 +262,25 @@ static int notify_set(const char *value, const struct kernel_param *param)
 static const struct kernel_param_ops notify_ops = { .set = notify_set };
 module_param_cb(notify, &notify_ops, NULL, 0200);
 
-// The kernel wants one, for a module without devices too.
+// A function that this build of the driver does not have cannot be called; asking for it is then an error.
 static int __init lab_init(void)
 {
+    unsigned i;
+
+    for (i = 0; i < ARRAY_SIZE(sent_back); i++)
+        if (register_kprobe(&sent_back[i]))
+            sent_back[i].addr = NULL;
     return 0;
 }
 module_init(lab_init);
 
 static void __exit lab_exit(void)
 {
+    unsigned i;
+
+    for (i = 0; i < ARRAY_SIZE(sent_back); i++)
+        if (sent_back[i].addr)
+            unregister_kprobe(&sent_back[i]);
 }
 module_exit(lab_exit);
 

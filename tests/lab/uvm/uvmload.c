@@ -5,7 +5,8 @@
 //   fault N read|write    touch one page of each of N new 2 MiB blocks: N CPU page faults
 //   migrate N             N blocks, filled on node 0, moved to node 1 and back: 2 N migrations of 2 MiB
 //   inject TYPE N         N events of this tools type (needs uvm_enable_builtin_tests=1)
-//   notify KIND N         N calls of uvm_perf_event_notify by the test module glake_uvm_lab
+//   notify KIND N         N calls of a function of the driver by the test module glake_uvm_lab: uvm_perf_event_notify for
+//                         gpu_fault, fatal_fault, on_demand, prefetch, access_counter, eviction; others by their name
 //   track                 from now on count events with the driver's own tools queue (the oracle)
 //   counts                what the tracker has seen, by type
 //   sleep MS

@@ -139,7 +139,23 @@ const GPUS: &[Column] = &[
     Column::text("PCI", 12, 9),
     Column::number("XIDS", 5, 7),
     Column::text("LAST XID", 20, 8),
+    Column::number("UVM FAULTS", 10, 6),
+    Column::number("TO GPU", 9, 5),
+    Column::number("TO CPU", 9, 5),
+    Column::number("FAULT TIME", 10, 3),
 ];
+
+/// Paging of one GPU: faults, bytes each way, share of time in the driver's fault service.
+fn paging(state: &State, pci: &str) -> [Cell; 4] {
+    let gpu = state.uvm.iter().flat_map(|u| &u.gpus).find(|g| g.pci.as_deref() == Some(pci));
+    let share = gpu.and_then(|g| g.service_share);
+    [
+        per_second_text(gpu.and_then(|g| g.faults.per_second)).into(),
+        rate_text(gpu.and_then(|g| g.to_gpu_bytes.per_second)).into(),
+        rate_text(gpu.and_then(|g| g.to_cpu_bytes.per_second)).into(),
+        share.map_or_else(|| "-".into(), |s| format!("{:.0}%", s * 100.0)).into(),
+    ]
+}
 
 fn gpus(state: &State) -> Table {
     let reports = |pci: &str| state.xid.iter().flatten().filter(move |x| x.pci == pci).collect::<Vec<_>>();
@@ -148,7 +164,7 @@ fn gpus(state: &State) -> Table {
         let last = xids.iter().max_by_key(|x| x.last.monotonic_ns);
         let tone = if xids.iter().any(|x| view::grew(&x.count)) { Tone::Bad } else { Tone::Warn };
         let total: u64 = xids.iter().map(|x| x.count.total).sum();
-        Row {
+        let mut row = Row {
             about: About::Gpu(labels),
             cells: vec![
                 name.into(),
@@ -160,7 +176,9 @@ fn gpus(state: &State) -> Table {
                     |x| Cell::toned(format!("{} at {}", x.code, view::clock_text(x.last.realtime_ns)), tone),
                 ),
             ],
-        }
+        };
+        row.cells.extend(paging(state, pci));
+        row
     };
     let mut rows: Vec<Row> = Vec::new();
     for gpu in &state.host.gpus {

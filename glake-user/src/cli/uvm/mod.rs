@@ -4,6 +4,7 @@ mod mask;
 mod screen;
 mod signals;
 mod watch;
+mod windows;
 
 use super::exit;
 use super::out::{self, say};
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::Duration;
 use watch::{Ending, News, Wanted};
+use windows::Share;
 
 /// Watch a program's UVM page faults and page migrations (paging of managed memory: not errors).
 #[derive(Debug, clap::Args)]
@@ -25,9 +27,11 @@ use watch::{Ending, News, Wanted};
     after_help = "Examples:\n  \
         glake uvm -- ./train --steps 10         start a program and watch it and its children\n  \
         glake uvm --pid 41873 --for 30s         watch a running process for 30 s\n  \
+        glake uvm --exact -- ./short_test       every event, all the time\n  \
         glake uvm --json --output u.jsonl -- python train.py\n\n\
-        Watching costs the program: measured on an H200, one that does nothing but page ran 16 % (light), 47 % (moves)\n\
-        and 52 % (all) longer (docs/benchmarks.md). Not for a job that must not be slowed.\n\n\
+        By default events are on for 40 ms of each second: numbers are a sample, and the report says of how much.\n\
+        --exact counts every event, and costs: on an H200 a program that does nothing but page ran 16 % (light),\n\
+        47 % (moves) and 52 % (all) longer (docs/benchmarks.md).\n\n\
         With a COMMAND its exit status becomes ours, its output is untouched and the report goes to stderr.\n\
         Another user's process needs root or CAP_SYS_PTRACE; your own child needs neither.\n\
         Exit codes with --pid: 0 done, 1 failed, 3 done but events were dropped."
@@ -42,6 +46,9 @@ pub(super) struct Args {
     /// Which events: all, moves, light, or names with commas between. Fewer cost the program less.
     #[arg(long, value_name = "EVENTS", default_value = "all")]
     events: String,
+    /// Events on all the time instead of 40 ms of each second: nothing is estimated, and the program is slowed.
+    #[arg(long)]
+    exact: bool,
     /// Stop after this time: 30s, 5m. A COMMAND goes on, unwatched.
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     limit: Option<Duration>,
@@ -106,6 +113,7 @@ pub(super) fn run(args: Args) -> Result<u8> {
         pid,
         children: child.is_some(),
         mask,
+        share: (!args.exact).then_some(Share::DEFAULT),
         entries: args.entries,
         interval: args.interval,
         limit: args.limit,
@@ -199,11 +207,11 @@ impl Sink {
                 say(format_args!("glake: process {pid} is not watched: {}", error.chain()));
             }
             News::Line { .. } if quiet => {}
-            News::Line { pid, at, line, dropped } => {
+            News::Line { pid, at, line, dropped, on } => {
                 let text = if self.json {
-                    screen::line_json(*pid, *at, line, *dropped).to_string()
+                    screen::line_json(*pid, *at, line, *dropped, *on).to_string()
                 } else {
-                    screen::line(*pid, *at, line, *dropped)
+                    screen::line(*pid, *at, line, *dropped, *on)
                 };
                 let _ = writeln!(self.to, "{text}").and_then(|()| self.to.flush());
             }

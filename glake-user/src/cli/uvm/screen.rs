@@ -40,6 +40,8 @@ pub(super) struct Report {
     pub(super) mask: u64,
     pub(super) blind: Blind,
     pub(super) watched: Duration,
+    /// For so much of that events were on; `None`: all the time.
+    pub(super) on: Option<Duration>,
     pub(super) ended: bool,
     /// Flushed and closed without an error.
     pub(super) complete: bool,
@@ -60,6 +62,7 @@ impl Default for Report {
             mask: 0,
             blind: Blind::default(),
             watched: Duration::ZERO,
+            on: None,
             ended: false,
             complete: true,
             tally: Tally::default(),
@@ -74,6 +77,12 @@ impl Report {
     /// Events known to be missed.
     pub(super) fn dropped_total(&self) -> u64 {
         self.dropped.iter().map(|(_, n)| n).sum::<u64>() + self.undecoded
+    }
+
+    /// The share of the time that events were on. `None`: all of it, or no time has passed.
+    fn share(&self) -> Option<f64> {
+        let on = self.on?.as_secs_f64();
+        (on > 0.0 && on < self.watched.as_secs_f64()).then(|| on / self.watched.as_secs_f64())
     }
 
     fn watches(&self, kind: u8) -> bool {
@@ -108,9 +117,10 @@ pub(super) const TITLE: &str =
     "UVM page faults = demand paging of managed memory. Normal, not a hardware error.";
 
 /// One interval on one line.
-pub(super) fn line(pid: i32, at: Duration, line: &Line, dropped: u64) -> String {
+pub(super) fn line(pid: i32, at: Duration, line: &Line, dropped: u64, on: Option<Duration>) -> String {
+    let on = on.map_or_else(String::new, |on| format!("in {} ms: ", on.as_millis()));
     format!(
-        "{:>8.1}s  pid {pid}  gpu faults {:>9}  batches {:>6}  cpu faults {:>7}  to gpu {:>9}  to cpu {:>9}  \
+        "{:>8.1}s  {on}pid {pid}  gpu faults {:>9}  batches {:>6}  cpu faults {:>7}  to gpu {:>9}  to cpu {:>9}  \
          on demand {:>9}  prefetch {:>9}  evicted {:>9}  dropped {}",
         at.as_secs_f64(),
         count(line.gpu_faults),
@@ -126,12 +136,13 @@ pub(super) fn line(pid: i32, at: Duration, line: &Line, dropped: u64) -> String 
 }
 
 /// The same as JSON.
-pub(super) fn line_json(pid: i32, at: Duration, line: &Line, dropped: u64) -> Value {
+pub(super) fn line_json(pid: i32, at: Duration, line: &Line, dropped: u64, on: Option<Duration>) -> Value {
     let mut value = serde_json::to_value(line).unwrap_or(Value::Null);
     value["type"] = json!("interval");
     value["pid"] = json!(pid);
     value["seconds"] = json!(at.as_secs_f64());
     value["dropped_so_far"] = json!(dropped);
+    value["events_on_seconds"] = json!(on.map(|d| d.as_secs_f64()));
     value
 }
 
@@ -181,6 +192,16 @@ fn write_summary(out: &mut String, r: &Report) -> std::fmt::Result {
     )?;
     let state = if r.ended { "the process ended" } else { "the process goes on" };
     writeln!(out, "watched {:.1} s, {state}; {}", r.watched.as_secs_f64(), blind_words(&r.blind))?;
+    if let (Some(on), Some(share)) = (r.on, r.share()) {
+        writeln!(
+            out,
+            "SAMPLED  events were on for {:.2} s of it ({:.1} %). Below is what came then; x {:.0} estimates the whole. \
+             All of it, at a cost: --exact",
+            on.as_secs_f64(),
+            share * 100.0,
+            1.0 / share
+        )?;
+    }
     for g in r.gpus.iter().filter(|g| t.gpus.contains_key(&g.processor)) {
         let model = g.model.as_deref().unwrap_or("model unknown");
         let pci = g.pci.as_deref().unwrap_or("PCI address unknown");
@@ -411,7 +432,8 @@ pub(super) fn summary_json(r: &Report) -> Value {
     json!({
         "type": "summary", "schema": 1, "pid": r.pid, "comm": r.comm, "driver": r.driver,
         "source": format!("driver event queue {:?}", r.layout), "events": super::mask::words(r.mask),
-        "watched_seconds": r.watched.as_secs_f64(), "ended": r.ended, "complete": r.complete,
+        "watched_seconds": r.watched.as_secs_f64(),
+        "events_on_seconds": r.on.map(|d| d.as_secs_f64()), "events_on_share": r.share(), "ended": r.ended, "complete": r.complete,
         "blind_seconds": r.blind.before.as_secs_f64(),
         "blind_with_uvm_open_at_most_seconds": r.blind.late_by.map(|d| d.as_secs_f64()),
         "entries": t.entries, "dropped": r.dropped_total(),

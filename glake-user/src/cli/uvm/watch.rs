@@ -2,6 +2,7 @@
 
 use super::screen::{Blind, Named, Report};
 use super::signals::Asked;
+use super::windows::{Share, Turn, Windows};
 use crate::error::{Error, Kind, Result};
 use crate::events::uvm::entry::{Processor, kind};
 use crate::events::uvm::queue::Queue;
@@ -26,6 +27,8 @@ pub(super) struct Wanted {
     pub(super) children: bool,
     /// Event types.
     pub(super) mask: u64,
+    /// How much of the time; `None`: always.
+    pub(super) share: Option<Share>,
     /// Entries of each queue.
     pub(super) entries: u32,
     /// How often lines are told.
@@ -43,8 +46,8 @@ pub(super) enum News<'a> {
     Attached { pid: i32, comm: &'a str, blind: Blind },
     /// Something could not be watched.
     Refused { pid: i32, error: &'a Error },
-    /// One interval of one process.
-    Line { pid: i32, at: Duration, line: Line, dropped: u64 },
+    /// One interval of one process. `on`: events were on for so much of it; `None`: all the time.
+    Line { pid: i32, at: Duration, line: Line, dropped: u64, on: Option<Duration> },
 }
 
 /// Why the loop ended.
@@ -76,6 +79,7 @@ pub(super) fn watch(
         watch.wait(&root)?;
         watch.drain();
         watch.bury();
+        watch.turn();
         if root.ended() {
             return Ok((watch.end(), Ending::Ended));
         }
@@ -121,6 +125,24 @@ struct Attached {
     previous: Tally,
     report: Report,
     since: Instant,
+    windows: Windows,
+    /// Time that events had been on when the previous line was told.
+    told: Duration,
+}
+
+impl Attached {
+    /// Opens or closes a window, if it is time.
+    fn turn(&mut self, mask: u64) {
+        let Some(turn) = self.windows.turn(self.since.elapsed()) else { return };
+        let done = match turn {
+            Turn::On => self.queue.enable(mask),
+            // Migrations of the window whose GPU time stamps are still on their way belong to it.
+            Turn::Off => self.queue.flush().and_then(|()| self.queue.disable(mask)),
+        };
+        self.queue.drain(|entry| self.tally.add(&entry));
+        self.report.complete &= done.is_ok();
+        self.windows.turned(turn, self.since.elapsed());
+    }
 }
 
 struct Watch<'a> {
@@ -177,7 +199,11 @@ impl<'a> Watch<'a> {
 
     /// Sleeps until a queue fills, the process ends, or something else is due.
     fn wait(&self, root: &Target) -> Result<()> {
-        let look = if self.nothing_yet() { self.look_every() } else { Duration::from_millis(50) };
+        let mut look = if self.nothing_yet() { self.look_every() } else { Duration::from_millis(50) };
+        for a in &self.attached {
+            let due = a.windows.due().map(|due| due.saturating_sub(a.since.elapsed()));
+            look = due.map_or(look, |due| look.min(due));
+        }
         let mut fds = vec![PollFd::new(root, PollFlags::IN)];
         for a in &self.attached {
             fds.push(PollFd::from_borrowed_fd(a.queue.as_fd(), PollFlags::IN));
@@ -187,6 +213,13 @@ impl<'a> Watch<'a> {
         match poll(&mut fds, Some(&look)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(Error::os("waiting for events", e.into())),
+        }
+    }
+
+    /// Opens and closes the windows that are due.
+    fn turn(&mut self) {
+        for a in &mut self.attached {
+            a.turn(self.wanted.mask);
         }
     }
 
@@ -287,10 +320,12 @@ impl<'a> Watch<'a> {
             layout: interface.layout,
             mask: self.wanted.mask,
             blind,
+            complete: true,
             ..Report::default()
         };
         let (tally, previous) = (Tally::default(), Tally::default());
-        Ok(Some(Attached { target, queue, tally, previous, report, since: now }))
+        let (windows, told) = (Windows::new(self.wanted.share), Duration::ZERO);
+        Ok(Some(Attached { target, queue, tally, previous, report, since: now, windows, told }))
     }
 
     fn lines(&mut self, tell: &mut dyn FnMut(News<'_>)) {
@@ -303,7 +338,10 @@ impl<'a> Watch<'a> {
             let line = a.tally.since(&a.previous);
             a.previous = a.tally.clone();
             let dropped = a.queue.dropped().iter().sum();
-            tell(News::Line { pid: a.target.pid(), at, line, dropped });
+            let watched = a.windows.watched(a.since.elapsed());
+            let on = a.windows.sampled().then(|| watched.saturating_sub(a.told));
+            a.told = watched;
+            tell(News::Line { pid: a.target.pid(), at, line, dropped, on });
         }
     }
 }
@@ -315,7 +353,7 @@ fn finish(mut a: Attached, ended: bool) -> Report {
     a.queue.drain(|entry| a.tally.add(&entry));
     let off = a.queue.disable(a.report.mask).is_ok();
     a.queue.drain(|entry| a.tally.add(&entry));
-    a.report.complete = flushed && off;
+    a.report.complete &= flushed && off;
     a.report.gpus = names(&a.queue);
     a.report.dropped = kind::NAMES
         .iter()
@@ -324,6 +362,7 @@ fn finish(mut a: Attached, ended: bool) -> Report {
         .collect();
     a.report.undecoded = a.queue.undecoded();
     a.report.watched = a.since.elapsed();
+    a.report.on = a.windows.sampled().then(|| a.windows.watched(a.report.watched));
     a.report.ended = ended;
     a.report.tally = a.tally;
     a.report

@@ -2,7 +2,9 @@
 
 use super::{
     sizes::Sizes,
+    symbols,
     table::{self, Entry, Group, Hook},
+    uvm::{Module, layout::Layout},
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -12,7 +14,7 @@ use crate::{
 use aya::{
     Ebpf, EbpfLoader,
     programs::{
-        BtfTracePoint, KProbe, ProgramError, RawTracePoint, TracePoint, kprobe::KProbeLink,
+        BtfTracePoint, Iter, KProbe, ProgramError, RawTracePoint, TracePoint, kprobe::KProbeLink,
         raw_trace_point::RawTracePointLink, tp_btf::BtfTracePointLink, trace_point::TracePointLink,
     },
 };
@@ -63,6 +65,8 @@ pub(crate) struct Kernel {
     arguments: BTreeMap<&'static str, Vec<String>>,
     no_btf: Option<Error>,
     use_btf: bool,
+    /// nvidia-uvm as it is loaded now, and its structures.
+    uvm: Option<(Module, Layout)>,
 }
 
 impl Kernel {
@@ -74,6 +78,7 @@ impl Kernel {
             arguments: BTreeMap::new(),
             no_btf: None,
             use_btf,
+            uvm: None,
         };
         let btf = if use_btf {
             Btf::read(root).map(|btf| with_modules(btf, root))
@@ -106,6 +111,34 @@ impl Kernel {
     /// Whether the kernel's types tell where a member is.
     pub(crate) fn knows(&self, member: usize) -> bool {
         self.offsets[member] != NONE
+    }
+
+    /// Where the host's files are.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Looks at the nvidia-uvm that is loaded now.
+    ///
+    /// # Errors
+    /// When there is none, or its structures are not known.
+    pub(crate) fn look_at_uvm(&mut self) -> Result<Module> {
+        self.uvm = None;
+        let layout = Layout::read(&self.root)?;
+        let gone = || Error::new(Kind::Missing, "the nvidia-uvm kernel module is not loaded");
+        let module = Module::loaded(&self.root).ok_or_else(gone)?;
+        self.uvm = Some((module, layout));
+        Ok(module)
+    }
+
+    /// Its structures, once it was looked at.
+    pub(crate) fn uvm_layout(&self) -> Option<&Layout> {
+        self.uvm.as_ref().map(|(_, layout)| layout)
+    }
+
+    /// Its device number; one that no device has where it was not looked at.
+    pub(crate) fn uvm_device(&self) -> u32 {
+        self.uvm.as_ref().map_or(u32::MAX, |(module, _)| module.device)
     }
 
     fn has(&self, members: &[usize]) -> std::result::Result<(), String> {
@@ -146,7 +179,7 @@ impl Kernel {
                 pick(fields, &known, category, event).map(Some)
             }
             // Whether the function exists shows when it is tried: the list of symbols takes longer to read than that.
-            Hook::Function { .. } => {
+            Hook::Function { .. } | Hook::Return { .. } => {
                 if self.root.join("sys/bus/event_source/devices/kprobe").exists() {
                     Ok(None)
                 } else {
@@ -217,10 +250,12 @@ impl Refusal {
     }
 
     fn program(root: &Path, hook: &Hook, e: &ProgramError) -> Refusal {
-        if let (Hook::Function { function, .. }, ProgramError::SyscallError(s)) = (hook, e)
-            && s.io_error.raw_os_error() == Some(libc::ENOENT)
-        {
-            return Refusal::absent(format!("this kernel has no {function}"));
+        if let (Some(function), ProgramError::SyscallError(s)) = (hook.function(), e) {
+            match s.io_error.raw_os_error() {
+                Some(libc::ENOENT) => return symbols::absent(root, function),
+                Some(libc::EPERM | libc::EACCES) => return symbols::refused(root, function),
+                _ => {}
+            }
         }
         let (reason, errno) = match e {
             ProgramError::LoadError { io_error, verifier_log } => {
@@ -307,8 +342,12 @@ impl Placed {
         let first = self.entry.hooks.first();
         let hook = first.map(Hook::describe).unwrap_or_default();
         let module = self.entry.module.unwrap_or_default();
-        let needs_tracefs =
-            !matches!(first, Some(Hook::Raw { .. })) || root.join("sys/module").join(module).exists();
+        let needs_tracefs = match first {
+            // Functions are probed without it.
+            Some(Hook::Function { .. } | Hook::Return { .. }) => false,
+            Some(Hook::Raw { .. }) => root.join("sys/module").join(module).exists(),
+            _ => true,
+        };
         let (state, mut why) = match Tracefs::find(root) {
             Err(e) if needs_tracefs => (ProbeState::Failed, Refusal::of(&e)),
             _ => {
@@ -362,6 +401,9 @@ impl Loaded {
             .override_global("PARAMS", &settings, true);
         for (global, offsets) in &fields {
             loader.override_global(global, offsets, true);
+        }
+        if let (Group::Uvm, Some(layout)) = (group, kernel.uvm_layout()) {
+            loader.override_global(glake_common::uvm::layout::GLOBAL, &layout.words, true);
         }
         for (map, entries, _) in sizes.entries() {
             loader.map_max_entries(map, entries);
@@ -450,7 +492,7 @@ impl Loaded {
                 let id = program.attach(category, event)?;
                 Ok(Link::Classic(program.take_link(id)?))
             }
-            Hook::Function { function, .. } => {
+            Hook::Function { function, .. } | Hook::Return { function, .. } => {
                 let program: &mut KProbe = program.try_into()?;
                 if !loaded {
                     program.load()?;
@@ -459,6 +501,27 @@ impl Loaded {
                 Ok(Link::Function(program.take_link(id)?))
             }
         }
+    }
+
+    /// Runs the iterator `uvm_files` once, over the open files of all tasks.
+    ///
+    /// # Errors
+    /// When the kernel refuses: it needs BTF and Linux 5.8.
+    pub(crate) fn visit_open_files(&mut self) -> Result<()> {
+        let failed = |why: String| Error::new(Kind::Denied, format!("looking through the open files: {why}"));
+        let program = self.ebpf.program_mut("uvm_files").ok_or_else(|| failed("no such program".into()))?;
+        let program: &mut Iter = program.try_into().map_err(|e: ProgramError| failed(chain(&e)))?;
+        if program.fd().is_err() {
+            let btf = aya::Btf::from_sys_fs().map_err(|e| failed(chain(&e)))?;
+            program.load("task_file", &btf).map_err(|e| failed(chain(&e)))?;
+        }
+        let id = program.attach().map_err(|e| failed(chain(&e)))?;
+        let link = program.take_link(id).map_err(|e| failed(chain(&e)))?;
+        let mut file = link.into_file().map_err(|e| failed(chain(&e)))?;
+        // It prints nothing; reading to the end makes it run.
+        std::io::copy(&mut file, &mut std::io::sink())
+            .map(|_| ())
+            .map_err(|e| Error::os("looking through the open files", e))
     }
 
     /// What the program of a probe has done. `None`: it is not loaded.

@@ -6,6 +6,7 @@ use super::{
     record,
     sizes::{Host, Sizes},
     table::{self, Group, Hook},
+    uvm::Module,
 };
 use crate::{
     error::{Error, Kind, Result},
@@ -51,19 +52,14 @@ impl Unit {
     }
 
     fn make(group: Group, kernel: &Kernel, host: Host, settings: &Settings, stamped: bool) -> Result<Armed> {
-        let budget = settings.map_budget_bytes / 8
-            * match group {
-                Group::Block => 4,
-                Group::Nvme => 3,
-                Group::Host | Group::Xid => 1,
-            }
-            / if matches!(group, Group::Host | Group::Xid) { 2 } else { 1 };
+        let budget = settings.map_budget_bytes / 16 * group.sixteenths();
         let sizes = Sizes::within(group, host, settings.ring_bytes, budget)?;
         let mut params = sizes.params();
         params[param::SLOW_IO_US] = u32::try_from(settings.slow_io_ns.div_ceil(1000)).unwrap_or(u32::MAX);
         params[param::STAMP] = u32::from(!stamped);
         params[param::HAS_TASK_FLAGS] = u32::from(kernel.knows(member::TASK_FLAGS));
         params[param::IO_ERRORS] = 1;
+        params[param::UVM_DEVICE] = kernel.uvm_device();
         let mut loaded = Loaded::new(kernel, group, sizes, params)?;
         let stats = loaded.words("STATS", u64::from(sizes.shards) * stat::COUNT as u64)?;
         let missing = || Error::new(Kind::Unsupported, "the eBPF object has no map EVENTS");
@@ -151,6 +147,9 @@ impl Unit {
 
 /// Whether the hooks of a module's group are there now.
 pub(crate) fn present(root: &Path, group: Group) -> bool {
+    if group == Group::Uvm {
+        return Module::loaded(root).is_some();
+    }
     let tracefs = crate::sys::tracefs::Tracefs::find(root).ok();
     let of_group = table::probes().filter(|e| e.group == group);
     of_group.filter_map(|e| e.module.map(|module| (module, e.hooks))).any(|(module, hooks)| {
@@ -158,7 +157,7 @@ pub(crate) fn present(root: &Path, group: Group) -> bool {
             Hook::Classic { category, event, .. } => tracefs.as_ref().is_some_and(|t| t.has(category, event)),
             // A module built into the kernel is listed too, if it has parameters.
             Hook::Raw { .. } => root.join("sys/module").join(module).exists(),
-            Hook::Btf { .. } | Hook::Function { .. } => false,
+            Hook::Btf { .. } | Hook::Function { .. } | Hook::Return { .. } => false,
         })
     })
 }

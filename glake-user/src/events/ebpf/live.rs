@@ -13,6 +13,7 @@ use super::{
     record,
     sizes::Host,
     table::{Group, Profile},
+    uvm_unit::UvmUnit,
     watchdog::Watchdog,
 };
 use crate::{
@@ -48,6 +49,7 @@ pub struct Live {
     nvmes: Option<Nvmes>,
     hosts: Option<Hosts>,
     xids: Option<Hosts>,
+    uvm: UvmUnit,
     /// dmar interrupts when the source started.
     dmar_before: Option<u64>,
     names: Names,
@@ -58,6 +60,8 @@ pub struct Live {
     watchdog: Watchdog,
     pending: Vec<Event>,
     unreadable: u64,
+    /// When the previous sample was taken.
+    looked: Option<Stamp>,
 }
 
 impl Live {
@@ -80,6 +84,7 @@ impl Live {
             nvmes: None,
             hosts: None,
             xids: None,
+            uvm: UvmUnit::default(),
             dmar_before: dmar_interrupts(&read_interrupts(root)),
             names: Names::new(root),
             cgroups: Cgroups::new(root),
@@ -88,6 +93,7 @@ impl Live {
             watchdog: Watchdog::default(),
             pending: Vec::new(),
             unreadable: 0,
+            looked: Some(Live::now()),
             root: root.to_owned(),
             settings,
         };
@@ -95,7 +101,26 @@ impl Live {
         for group in [Group::Nvme, Group::Host, Group::Xid] {
             live.start_group(group);
         }
+        live.look_at_uvm(None);
         Ok(live)
+    }
+
+    /// Attaches to nvidia-uvm, or lets go of it, as it came or went. `since`: when it was last looked at.
+    fn look_at_uvm(&mut self, since: Option<Stamp>) {
+        let at = Group::Uvm as usize;
+        let said = self.uvm.look(
+            &mut self.units[at],
+            &mut self.kernel,
+            &self.settings,
+            self.host,
+            &mut self.cgroups,
+        );
+        if let (Some(detail), Some(since)) = (said, since) {
+            let now = Live::now();
+            let seconds = now.monotonic_ns.saturating_sub(since.monotonic_ns) as f64 / 1e9;
+            let detail = detail.replace("{}", &format!("{seconds:.1}"));
+            self.event(now, "probes", What::Probe { probe: "uvm".to_owned(), detail });
+        }
     }
 
     fn unit(&mut self, group: Group) -> &mut Unit {
@@ -169,7 +194,7 @@ impl Live {
             Group::Nvme => self.nvmes = Some(Nvmes::new(&armed.loaded)?),
             Group::Host => self.hosts = Some(Hosts::new(&armed.loaded)?),
             Group::Xid => self.xids = Some(Hosts::new(&armed.loaded)?),
-            Group::Block => {}
+            Group::Block | Group::Uvm => {}
         }
         Ok(())
     }
@@ -202,6 +227,9 @@ impl Live {
     pub fn set_profile(&mut self, profile: Profile) {
         self.settings.profile = profile;
         for at in 0..self.units.len() {
+            if self.units[at].group == Group::Uvm && !self.uvm.is_on() {
+                continue;
+            }
             for probe in &mut self.units[at].probes {
                 if probe.state == ProbeState::Detached {
                     probe.state = ProbeState::Off;
@@ -251,10 +279,12 @@ impl Live {
                 let Some(percent) = self.watchdog.percent(name, now.monotonic_ns, cost.run_time_ns) else {
                     continue;
                 };
-                if percent > self.settings.max_cpu_percent {
-                    let limit = self.settings.max_cpu_percent;
-                    let reason =
-                        format!("took {percent:.1} % of a core, more than max_cpu_percent = {limit}");
+                let limit = self.settings.max_cpu_percent * unit.group.patience();
+                if percent > limit {
+                    let reason = format!(
+                        "took {percent:.1} % of a core, more than {limit} (max_cpu_percent = {})",
+                        self.settings.max_cpu_percent
+                    );
                     said.push((name, reason.clone()));
                     let remedy = Some("raise max_cpu_percent, or leave it off".to_owned());
                     probe.off(ProbeState::Detached, super::attach::Refusal::new(reason, remedy));
@@ -322,6 +352,7 @@ impl Live {
         if let Some(logged) = self.log.faults() {
             sample.iommu_faults.get_or_insert_default().extend(logged);
         }
+        sample.uvm = self.uvm.read(&mut self.units[Group::Uvm as usize], &mut self.cgroups);
         if let Some(xids) = &self.xids {
             sample.xid = (is_on("xid") || is_on("sxid")).then(|| hosts::xid(&xids.counts(), sample.at));
         }
@@ -347,7 +378,8 @@ impl Live {
     fn read_drops(&self, sample: &mut Sample) {
         let mut drops: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (i, (source, reason)) in stat::DROPS.iter().enumerate() {
-            let sum: u64 = self.units.iter().map(|u| u.stat(i)).sum();
+            let earlier = self.uvm.earlier_drops(i);
+            let sum: u64 = self.units.iter().map(|u| u.stat(i)).sum::<u64>() + earlier;
             *drops.entry(((*source).to_owned(), (*reason).to_owned())).or_default() += sum;
         }
         for unit in &self.units {
@@ -401,6 +433,9 @@ impl Live {
                 let what = What::IommuFault { pci: Some(name), iova: Some(record.value), detail };
                 ("iommu:io_page_fault".to_owned(), what)
             }
+            kind::UVM_FATAL => {
+                ("uvm_tools_record_gpu_fatal_fault (kprobe)".to_owned(), self.uvm.fatal(record))
+            }
             kind::NVME_ASYNC => {
                 let controller = format!("nvme{}", record.a);
                 ("nvme:nvme_async_event".to_owned(), What::NvmeAsync { controller, result: record.b })
@@ -425,6 +460,8 @@ impl Source for Live {
     fn sample(&mut self) -> Result<Sample> {
         let at = Live::now();
         self.look_for_modules();
+        let before = self.looked.replace(at);
+        self.look_at_uvm(before);
         self.watch(at);
         let said = self.log.listen(at);
         self.pending.extend(said);

@@ -14,7 +14,10 @@ mod log;
 mod nvmes;
 pub mod record;
 pub mod sizes;
+mod symbols;
 pub mod table;
+mod uvm;
+mod uvm_unit;
 mod watchdog;
 
 pub use live::Live;

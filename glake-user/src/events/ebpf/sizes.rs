@@ -2,7 +2,7 @@
 
 use super::table::Group;
 use crate::error::{Error, Kind, Result};
-use glake_common::{block, named, nvme, param, record::Record, stat, table};
+use glake_common::{block, named, nvme, param, record::Record, stat, table, uvm};
 use std::mem::size_of;
 
 /// What the sizes depend on.
@@ -35,6 +35,12 @@ pub struct Sizes {
     pub nvme_sets: u32,
     /// Sets of named things: a power of two.
     pub named_sets: u32,
+    /// UVM address spaces at one time.
+    pub uvm_spaces: u32,
+    /// UVM cells.
+    pub uvm_cells: u32,
+    /// Sets of GPUs: a power of two.
+    pub uvm_gpu_sets: u32,
     /// Bytes of the ring: a power of two, at least a page.
     pub ring: u32,
 }
@@ -49,6 +55,9 @@ const LEAST: Sizes = Sizes {
     flight_sets: 1,
     nvme_sets: 1,
     named_sets: 1,
+    uvm_spaces: 1,
+    uvm_cells: 1,
+    uvm_gpu_sets: 1,
     ring: 4096,
 };
 
@@ -82,6 +91,15 @@ impl Sizes {
             },
             Group::Host => Sizes { shards: shards.min(16), named_sets: 64, ring, ..LEAST },
             Group::Xid => Sizes { named_sets: 64, ring: ring.min(64 << 10), ..LEAST },
+            // One thread a GPU services faults, so few copies will do. A process has a cell for each GPU, and one.
+            Group::Uvm => Sizes {
+                shards: shards.min(4),
+                uvm_spaces: 512,
+                uvm_cells: 512,
+                uvm_gpu_sets: 8,
+                ring: ring.min(64 << 10),
+                ..LEAST
+            },
         }
     }
 
@@ -118,11 +136,14 @@ impl Sizes {
     }
 
     /// Each map and its entries.
-    pub fn entries(&self) -> [(&'static str, u32, u64); 18] {
+    pub fn entries(&self) -> [(&'static str, u32, u64); 28] {
         let devices = self.device_sets * table::WAYS as u32;
         let nvme_cells = self.nvme_sets * table::WAYS as u32;
         let named = self.named_sets * table::WAYS as u32;
         let set = size_of::<table::Set>() as u64;
+        let gpus = self.uvm_gpu_sets * table::WAYS as u32;
+        // As many runs of the fault service as GPUs, and some processors held back at one time.
+        let (runs, throttles) = (gpus, self.uvm_cells);
         [
             ("SLOTS", self.slot_sets, size_of::<block::SlotSet>() as u64),
             ("DEVICES", self.device_sets, set),
@@ -140,6 +161,16 @@ impl Sizes {
             ("NAMED_KEYS", self.named_sets, set),
             ("NAMED", named, size_of::<named::Named>() as u64),
             ("NAMED_COUNTERS", named * self.shards, size_of::<named::Counters>() as u64),
+            ("UVM_SPACES", self.uvm_spaces, size_of::<uvm::Space>() as u64 + 8 + HASH_OVERHEAD),
+            ("UVM_INDEX", self.uvm_cells, size_of::<uvm::CellKey>() as u64 + 8 + HASH_OVERHEAD),
+            ("UVM_FREE", self.uvm_cells, 4),
+            ("UVM_INFO", self.uvm_cells, size_of::<uvm::CellInfo>() as u64),
+            ("UVM_CELLS", self.uvm_cells * self.shards, size_of::<uvm::Counters>() as u64),
+            ("UVM_GPU_KEYS", self.uvm_gpu_sets, set),
+            ("UVM_GPUS", gpus, size_of::<uvm::GpuInfo>() as u64),
+            ("UVM_GPU_CELLS", gpus * self.shards, size_of::<uvm::GpuCounters>() as u64),
+            ("UVM_RUNS", runs, size_of::<uvm::Run>() as u64 + 8 + HASH_OVERHEAD),
+            ("UVM_THROTTLES", throttles, size_of::<uvm::ThrottleKey>() as u64 + 8 + HASH_OVERHEAD),
             ("IOMMU", self.shards, size_of::<stat::iommu::Counters>() as u64),
             ("STATS", self.shards, size_of::<stat::Stats>() as u64),
         ]
@@ -164,6 +195,7 @@ impl Sizes {
         params[param::NVME_MASK] = self.nvme_sets - 1;
         params[param::FLIGHT_MASK] = self.flight_sets - 1;
         params[param::NAMED_MASK] = self.named_sets - 1;
+        params[param::UVM_GPU_MASK] = self.uvm_gpu_sets - 1;
         params
     }
 }
@@ -185,9 +217,10 @@ mod tests {
     #[test]
     fn a_large_host_fits_the_default_budget() {
         let host = Host { cpus: 256, disks: 64, nvme_queues: 24 * 128 };
-        let total: u64 =
-            Group::ALL.iter().map(|g| Sizes::within(*g, host, 256 << 10, BUDGET / 2).unwrap().bytes()).sum();
+        let sizes = |g: &Group| Sizes::within(*g, host, 256 << 10, BUDGET / 16 * g.sixteenths()).unwrap();
+        let total: u64 = Group::ALL.iter().map(|g| sizes(g).bytes()).sum();
         assert!(total <= BUDGET, "{total}");
+        assert_eq!(Group::ALL.iter().map(|g| g.sixteenths()).sum::<u64>(), 16);
     }
 
     #[test]
@@ -208,7 +241,7 @@ mod tests {
                 let Ok(sizes) = Sizes::within(group, Host { cpus, disks, nvme_queues }, ring, budget) else { continue };
                 prop_assert!(sizes.bytes() <= budget);
                 for n in [sizes.shards, sizes.slot_sets, sizes.device_sets, sizes.nvme_sets, sizes.flight_sets,
-                          sizes.named_sets, sizes.ring] {
+                          sizes.named_sets, sizes.uvm_gpu_sets, sizes.ring] {
                     prop_assert!(n.is_power_of_two());
                 }
             }

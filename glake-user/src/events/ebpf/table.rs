@@ -3,6 +3,7 @@
 mod block;
 mod host;
 mod nvme;
+mod uvm;
 
 /// A group of probes that is loaded at once, with maps of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,11 +16,28 @@ pub enum Group {
     Host,
     /// The GPU driver's reports. The module may come later.
     Xid,
+    /// UVM page faults and page migrations. The module may come later, and come again.
+    Uvm,
 }
 
 impl Group {
     /// All of them.
-    pub const ALL: [Group; 4] = [Group::Block, Group::Nvme, Group::Host, Group::Xid];
+    pub const ALL: [Group; 5] = [Group::Block, Group::Nvme, Group::Host, Group::Xid, Group::Uvm];
+
+    /// Its share of the budget of map memory, in sixteenths; all of them together are the whole.
+    pub(crate) fn sixteenths(self) -> u64 {
+        match self {
+            Group::Block => 8,
+            Group::Nvme => 5,
+            Group::Host | Group::Xid | Group::Uvm => 1,
+        }
+    }
+
+    /// By how much a probe of it may cost more than `max_cpu_percent`. A UVM page fault takes the driver some tens of
+    /// microseconds: a storm of them is what the probes are there for, and they take a few percent of that time.
+    pub(crate) fn patience(self) -> f64 {
+        if self == Group::Uvm { 10.0 } else { 1.0 }
+    }
 }
 
 /// When a probe is wanted.
@@ -77,6 +95,13 @@ pub enum Hook {
         /// The function.
         function: &'static str,
     },
+    /// The return of a kernel function.
+    Return {
+        /// The program.
+        program: &'static str,
+        /// The function.
+        function: &'static str,
+    },
 }
 
 impl Hook {
@@ -86,7 +111,16 @@ impl Hook {
             Hook::Btf { program, .. }
             | Hook::Raw { program, .. }
             | Hook::Classic { program, .. }
-            | Hook::Function { program, .. } => program,
+            | Hook::Function { program, .. }
+            | Hook::Return { program, .. } => program,
+        }
+    }
+
+    /// The kernel function whose entry or return it is.
+    pub fn function(&self) -> Option<&'static str> {
+        match self {
+            Hook::Function { function, .. } | Hook::Return { function, .. } => Some(function),
+            Hook::Btf { .. } | Hook::Raw { .. } | Hook::Classic { .. } => None,
         }
     }
 
@@ -98,6 +132,7 @@ impl Hook {
             }
             Hook::Classic { category, event, .. } => format!("{category}:{event} (trace point)"),
             Hook::Function { function, .. } => format!("{function} (kprobe)"),
+            Hook::Return { function, .. } => format!("{function} (kretprobe)"),
         }
     }
 }
@@ -129,7 +164,7 @@ const fn entry(name: &'static str, family: &'static str, group: Group, hooks: &'
 
 /// Every probe there is.
 pub fn probes() -> impl Iterator<Item = &'static Entry> {
-    block::PROBES.iter().chain(nvme::PROBES).chain(host::PROBES)
+    block::PROBES.iter().chain(nvme::PROBES).chain(host::PROBES).chain(uvm::PROBES)
 }
 
 #[cfg(test)]

@@ -134,7 +134,8 @@ pub enum FatalReason {
 }
 
 impl FatalReason {
-    pub(super) fn of(n: u8) -> FatalReason {
+    /// From the driver's number.
+    pub fn of(n: u8) -> FatalReason {
         match n {
             1 => FatalReason::InvalidAddress,
             2 => FatalReason::InvalidPermissions,

@@ -3,7 +3,7 @@
 use super::{
     booking::Booking,
     families,
-    table::{Family, HISTOGRAM_SERIES, Type},
+    table::{Family, HISTOGRAM_SERIES, SIZE_SERIES, Type},
 };
 use crate::{
     events::sample::Histogram,
@@ -20,11 +20,21 @@ pub type Labels = Vec<(&'static str, String)>;
 pub struct Ledger {
     counters: BTreeMap<&'static str, BTreeMap<Labels, u64>>,
     histograms: BTreeMap<&'static str, BTreeMap<Labels, Histogram>>,
+    sizes: BTreeMap<&'static str, BTreeMap<Labels, Sizes>>,
     /// What belongs to workloads.
     pub(super) workloads: Booking,
     gauges: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
     refused: u64,
     xid_lasts: BTreeMap<(String, u32), u64>,
+}
+
+/// A histogram of sizes: counts by power of two, and the sum of the sizes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Slot `i` counts sizes of at most `1 << i`.
+    pub slots: Vec<u64>,
+    /// Of all sizes.
+    pub sum: u64,
 }
 
 /// Label sets kept free for `other`: as many as any family has operations.
@@ -78,6 +88,20 @@ impl Ledger {
         }
     }
 
+    /// Books a histogram of sizes: what each slot grew by, and the sum.
+    pub fn sizes(&mut self, family: &'static Family, labels: Labels, slots: &[u64], sum: u64) {
+        debug_assert_eq!(family.kind, Type::Histogram);
+        let cells = self.sizes.entry(family.name).or_default();
+        let (Place::Own(labels) | Place::Folded(labels)) = place(family, cells, labels, SIZE_SERIES) else {
+            self.refused += 1;
+            return;
+        };
+        let all = cells.entry(labels).or_default();
+        all.slots.resize(all.slots.len().max(slots.len()), 0);
+        all.slots.iter_mut().zip(slots).for_each(|(total, n)| *total += n);
+        all.sum += sum;
+    }
+
     /// Sets a gauge of this interval. It is gone in the next one unless it is set again.
     pub fn gauge(&mut self, family: &'static Family, labels: Labels, value: f64) {
         debug_assert_eq!(family.kind, Type::Gauge);
@@ -102,6 +126,11 @@ impl Ledger {
     /// The histograms of a family.
     pub fn histograms(&self, family: &Family) -> impl Iterator<Item = (&Labels, &Histogram)> {
         self.histograms.get(family.name).into_iter().flatten()
+    }
+
+    /// The histograms of sizes of a family.
+    pub fn size_histograms(&self, family: &Family) -> impl Iterator<Item = (&Labels, &Sizes)> {
+        self.sizes.get(family.name).into_iter().flatten()
     }
 
     /// What is booked by workload.

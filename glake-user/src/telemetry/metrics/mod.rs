@@ -14,3 +14,5 @@ pub mod tree;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod uvm_tests;

@@ -51,6 +51,12 @@ pub const MAX_SERIES: usize = 5_000;
 pub const LATENCY_BOUNDS_US: [u64; 14] =
     [8, 32, 64, 128, 256, 512, 1_024, 4_096, 16_384, 32_768, 65_536, 262_144, 1_048_576, 8_388_608];
 
+/// The upper bounds of histograms of sizes: powers of two up to twice the driver's default batch.
+pub const SIZE_BOUNDS: [u64; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+
+/// Series of one histogram of sizes.
+pub const SIZE_SERIES: usize = SIZE_BOUNDS.len() + 3;
+
 /// Series of one latency histogram: its bounds, +Inf, sum and count.
 pub const HISTOGRAM_SERIES: usize = LATENCY_BOUNDS_US.len() + 3;
 
@@ -143,6 +149,49 @@ families! {
     /// AER.
     AER_ERRORS = "glake_pcie_aer_errors_total", Counter, "", &["pci_bus_id", "severity"], &["pci_bus_id"], 96,
         "PCIe AER reports by device.", "AER is not watched on this host";
+    /// GPU faults.
+    UVM_GPU_FAULTS = "glake_uvm_gpu_page_faults_total", Counter, "",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id", "access"], &[], 160,
+        "Replayable GPU page faults of managed memory: normal paging, no error. A lower bound: what the driver throws away unread is in no source.",
+        "the UVM probes are not attached (see /healthz), or nothing paged";
+    /// CPU faults.
+    UVM_CPU_FAULTS = "glake_uvm_cpu_page_faults_total", Counter, "", &WORKLOAD, &[], 32,
+        "CPU page faults of managed memory: normal paging, no error.",
+        "the UVM probes are not attached (see /healthz), or nothing paged";
+    /// Batch sizes.
+    UVM_BATCH_SIZE = "glake_uvm_fault_batch_size", Histogram, "", &["UUID", "pci_bus_id"], &[], 104,
+        "GPU page faults that the driver serviced in one batch; the count is that of batches.",
+        "the UVM probes are not attached (see /healthz), or nothing paged";
+    /// Service time.
+    UVM_SERVICE = "glake_uvm_fault_service_duration_seconds", Histogram, "seconds",
+        &["UUID", "pci_bus_id"], &[], 144,
+        "Time of one run of the driver's fault service loop for GPU page faults.",
+        "the UVM probes are not attached (see /healthz)";
+    /// Migrated bytes.
+    UVM_MIGRATED = "glake_uvm_migrated_bytes_total", Counter, "bytes",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id", "direction", "cause"], &[], 320,
+        "Managed memory moved by the driver. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
+        "the UVM probes are not attached (see /healthz), or nothing moved";
+    /// Evictions.
+    UVM_EVICTIONS = "glake_uvm_evictions_total", Counter, "", &["UUID", "pci_bus_id"], &[], 16,
+        "Root chunks (2 MiB) of managed memory pushed out of GPU memory because it was short.",
+        "the UVM probes are not attached (see /healthz)";
+    /// Thrashing.
+    UVM_THRASHING = "glake_uvm_thrashing_events_total", Counter, "", &WORKLOAD, &[], 32,
+        "Ranges that the driver marked as thrashing between processors.",
+        "the UVM probes are not attached (see /healthz), or nothing thrashed";
+    /// Throttling.
+    UVM_THROTTLED = "glake_uvm_throttled_seconds_total", Counter, "seconds", &["UUID", "pci_bus_id"], &[], 16,
+        "Time that the driver held a processor back because of thrashing. No UUID: the CPU.",
+        "the UVM probes are not attached (see /healthz), or nothing was held back";
+    /// Replays.
+    UVM_REPLAYS = "glake_uvm_fault_replays_total", Counter, "", &["UUID", "pci_bus_id"], &[], 16,
+        "Replay commands sent to the GPU after faults were serviced.",
+        "the UVM probes are not attached (see /healthz)";
+    /// Fatal faults.
+    UVM_FATAL = "glake_uvm_fatal_faults_total", Counter, "", &["UUID", "pci_bus_id", "reason"], &[], 56,
+        "Faults of managed memory that the driver could not service. An Xid follows.",
+        "the UVM probes are not attached (see /healthz), or there was none";
     /// Xid.
     XID_ERRORS = "glake_gpu_xid_errors_total", Counter, "",
         &["UUID", "pci_bus_id", "xid", "action", "source"], &["xid", "action"], 128,

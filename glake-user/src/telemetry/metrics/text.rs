@@ -3,7 +3,7 @@
 use super::{
     accept::Format,
     ledger::Labels,
-    table::{LATENCY_BOUNDS_US, Type},
+    table::{Family, LATENCY_BOUNDS_US, SIZE_BOUNDS, Type},
     tree::{Branch, Value},
 };
 use std::fmt::Write;
@@ -38,18 +38,31 @@ fn family(out: &mut String, branch: &Branch, format: Format) -> std::fmt::Result
             Value::Whole(n) => writeln!(out, "{}{} {n}", family.name, braces(labels, None))?,
             Value::Real(x) => writeln!(out, "{}{} {}", family.name, braces(labels, None), real(*x))?,
             Value::Histogram { below, count, sum } => {
-                debug_assert_eq!(family.kind, Type::Histogram);
-                for (bound, n) in LATENCY_BOUNDS_US.iter().zip(below) {
-                    let le = seconds(*bound);
-                    writeln!(out, "{}_bucket{} {n}", family.name, braces(labels, Some(&le)))?;
-                }
-                writeln!(out, "{}_bucket{} {count}", family.name, braces(labels, Some("+Inf")))?;
-                writeln!(out, "{}_sum{} {}", family.name, braces(labels, None), real(*sum))?;
-                writeln!(out, "{}_count{} {count}", family.name, braces(labels, None))?;
+                let bounds = LATENCY_BOUNDS_US.iter().map(|bound| seconds(*bound));
+                histogram(out, (family, labels), bounds.zip(below), (*count, &real(*sum)))?;
+            }
+            Value::Sizes { below, count, sum } => {
+                let bounds = SIZE_BOUNDS.iter().map(|bound| format!("{bound}.0"));
+                histogram(out, (family, labels), bounds.zip(below), (*count, &sum.to_string()))?;
             }
         }
     }
     Ok(())
+}
+
+fn histogram<'a>(
+    out: &mut String,
+    (family, labels): (&Family, &Labels),
+    buckets: impl Iterator<Item = (String, &'a u64)>,
+    (count, sum): (u64, &str),
+) -> std::fmt::Result {
+    debug_assert_eq!(family.kind, Type::Histogram);
+    for (le, n) in buckets {
+        writeln!(out, "{}_bucket{} {n}", family.name, braces(labels, Some(&le)))?;
+    }
+    writeln!(out, "{}_bucket{} {count}", family.name, braces(labels, Some("+Inf")))?;
+    writeln!(out, "{}_sum{} {sum}", family.name, braces(labels, None))?;
+    writeln!(out, "{}_count{} {count}", family.name, braces(labels, None))
 }
 
 /// A bound in seconds, exactly: `0.000128`, `8.388608`, `1.0` never occurs among powers of two of a microsecond.

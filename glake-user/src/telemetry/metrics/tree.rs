@@ -1,10 +1,10 @@
 //! All series of this moment, in the order of the table. Both text formats are made from it.
 
 use super::{
-    ledger::{Labels, Ledger},
+    ledger::{Labels, Ledger, Sizes},
     table::{
-        BUILD_INFO, CONFIG_RELOAD, Family, LATENCY_BOUNDS_US, PROBE_CPU, PROCESS_CPU, PROCESS_MAX_FDS,
-        PROCESS_OPEN_FDS, PROCESS_RSS, PROCESS_START, PROCESS_VIRTUAL, SERIES_REFUSED, TABLE, Type,
+        BUILD_INFO, CONFIG_RELOAD, Family, LATENCY_BOUNDS_US, PROCESS_CPU, PROCESS_MAX_FDS, PROCESS_OPEN_FDS,
+        PROCESS_RSS, PROCESS_START, PROCESS_VIRTUAL, SERIES_REFUSED, SIZE_BOUNDS, TABLE, Type,
     },
 };
 use crate::{events::sample::Histogram, host::process::Process};
@@ -34,6 +34,15 @@ pub enum Value {
         /// Their sum in seconds.
         sum: f64,
     },
+    /// A histogram of sizes.
+    Sizes {
+        /// Cumulative counts at [`SIZE_BOUNDS`].
+        below: Vec<u64>,
+        /// All of them.
+        count: u64,
+        /// Their sum.
+        sum: u64,
+    },
 }
 
 /// What the agent knows about itself.
@@ -53,16 +62,16 @@ pub fn tree(ledger: &Ledger, itself: &Itself) -> Vec<Branch> {
 /// How many series a tree has, buckets counted one by one.
 pub fn series_count(tree: &[Branch]) -> usize {
     let one = |value: &Value| match value {
-        Value::Histogram { below, .. } => below.len() + 3,
+        Value::Histogram { below, .. } | Value::Sizes { below, .. } => below.len() + 3,
         Value::Whole(_) | Value::Real(_) => 1,
     };
     tree.iter().flat_map(|branch| &branch.series).map(|(_, value)| one(value)).sum()
 }
 
 fn series(family: &'static Family, ledger: &Ledger, itself: &Itself) -> Vec<(Labels, Value)> {
-    // Two families are sums of times that are kept in ns.
+    // Sums of times are kept in ns.
     let number =
-        |n: u64| if family.name == PROBE_CPU.name { Value::Real(n as f64 / 1e9) } else { Value::Whole(n) };
+        |n: u64| if family.unit == "seconds" { Value::Real(n as f64 / 1e9) } else { Value::Whole(n) };
     let mut series: Vec<(Labels, Value)> = match family.kind {
         Type::Counter => {
             let own = ledger.counters(family).map(|(labels, total)| (labels.clone(), number(total)));
@@ -72,7 +81,11 @@ fn series(family: &'static Family, ledger: &Ledger, itself: &Itself) -> Vec<(Lab
         Type::Gauge => {
             ledger.gauges(family).map(|(labels, value)| (labels.clone(), Value::Real(value))).collect()
         }
-        Type::Histogram => ledger.histograms(family).map(|(labels, h)| (labels.clone(), fold(h))).collect(),
+        Type::Histogram => {
+            let times = ledger.histograms(family).map(|(labels, h)| (labels.clone(), fold(h)));
+            let sizes = ledger.size_histograms(family).map(|(labels, h)| (labels.clone(), fold_sizes(h)));
+            times.chain(sizes).collect()
+        }
     };
     series.extend(about_itself(family, ledger, itself));
     series
@@ -99,6 +112,12 @@ fn about_itself(family: &'static Family, ledger: &Ledger, itself: &Itself) -> Op
         .or_else(|| of(&PROCESS_START, Value::Real(process.started_seconds?)))
         .or_else(|| of(&PROCESS_OPEN_FDS, Value::Whole(process.open_fds?)))
         .or_else(|| of(&PROCESS_MAX_FDS, Value::Whole(process.max_fds?)))
+}
+
+/// Slots of powers of two become the fixed bounds.
+fn fold_sizes(sizes: &Sizes) -> Value {
+    let below = SIZE_BOUNDS.iter().enumerate().map(|(i, _)| sizes.slots.iter().take(i + 1).sum());
+    Value::Sizes { below: below.collect(), count: sizes.slots.iter().sum(), sum: sizes.sum }
 }
 
 /// The kernel's slots become the fixed bounds: every bound is the end of a slot, so nothing is moved across one.

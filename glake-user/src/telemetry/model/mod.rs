@@ -3,12 +3,13 @@
 mod devices;
 mod health;
 mod nvme;
+mod uvm;
 mod workloads;
 
 pub use health::coverage;
 pub(super) use nvme::{busiest, fill_ratio};
 pub use nvme::{opcode_name, operation_of};
-pub use workloads::{IsWorkload, workload_of};
+pub use workloads::{IsWorkload, workload_at, workload_of};
 
 use super::{
     difference::Difference,
@@ -53,6 +54,7 @@ impl State {
             aer: newer.aer.clone(),
             io_uring_punted: view.io_uring(),
             xid: view.xid(),
+            uvm: view.uvm(),
             dropped: view.dropped(),
             events: Vec::new(),
             cost: view.cost(),

@@ -30,12 +30,17 @@ pub fn workload_of(owner: &OwnerIo, host: &Inventory) -> IsWorkload {
     match (&owner.owner, &owner.cgroup_path) {
         (Owner::Shared, _) => IsWorkload::Shared,
         (Owner::Unknown, _) | (Owner::Writeback { .. }, None) => IsWorkload::Unknown,
-        (Owner::Task { .. }, None) => IsWorkload::Unnamed,
-        (Owner::Task { .. } | Owner::Writeback { .. }, Some(path)) => {
-            let workload = Workload::of_cgroup(path, &host.containers);
-            if workload == Workload::OTHER { IsWorkload::Unnamed } else { IsWorkload::Named(workload) }
-        }
+        (Owner::Task { .. } | Owner::Writeback { .. }, path) => workload_at(path.as_deref(), true, host),
     }
+}
+
+/// The workload of a process by the path of its cgroup. `known`: whether it could be told which process it is.
+pub fn workload_at(cgroup_path: Option<&str>, known: bool, host: &Inventory) -> IsWorkload {
+    let Some(path) = cgroup_path else {
+        return if known { IsWorkload::Unnamed } else { IsWorkload::Unknown };
+    };
+    let workload = Workload::of_cgroup(path, &host.containers);
+    if workload == Workload::OTHER { IsWorkload::Unnamed } else { IsWorkload::Named(workload) }
 }
 
 #[derive(Default)]

@@ -3,6 +3,7 @@
 mod block;
 mod devices;
 mod nvme;
+mod uvm;
 mod xid;
 
 use super::ledger::Ledger;
@@ -17,6 +18,7 @@ pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
     nvme::book(ledger, grown, host);
     devices::book(ledger, grown, host);
     xid::book(ledger, grown, host);
+    uvm::book(ledger, grown, host);
     ledger.workloads.settle(grown.at.monotonic_ns);
 }
 

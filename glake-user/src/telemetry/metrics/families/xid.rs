@@ -62,7 +62,8 @@ fn gpu(ledger: &mut Ledger, xid: &XidCount, mut labels: Labels) {
     ledger.count(&XID_ERRORS, labels, xid.count);
 }
 
-fn identity(gpu: &Gpu) -> Labels {
+/// The labels of a GPU.
+pub(super) fn identity(gpu: &Gpu) -> Labels {
     let mut labels: Labels = gpu.uuid.iter().map(|uuid| ("UUID", uuid.clone())).collect();
     labels.push(("pci_bus_id", pci::dcgm(&gpu.pci).unwrap_or_else(|| gpu.pci.clone())));
     labels

@@ -1,0 +1,290 @@
+//! The probes on nvidia-uvm through the module's lives: attached when it comes, let go when it goes, and distrusted
+//! when what they read is not what this driver's structures can hold.
+
+use super::{
+    Settings,
+    attach::{Kernel, Refusal, Ways, has_object},
+    cgroups::Cgroups,
+    group::Unit,
+    sizes::Host,
+    table::Group,
+    uvm::{Module, On, Uvms},
+};
+use crate::events::{
+    event::What,
+    sample::{ProbeState, Uvm, UvmGpu},
+    uvm::entry::FatalReason,
+};
+use glake_common::{record::Record, stat};
+
+/// Of so many events understood, one that is not means that the structures have another layout.
+const TRUST: u64 = 1000;
+
+/// What is known of the module that is attached now, and of earlier ones.
+#[derive(Default)]
+pub(crate) struct UvmUnit {
+    module: Option<Module>,
+    maps: Option<Uvms>,
+    /// GPUs' counters of modules that are gone.
+    earlier: Vec<UvmGpu>,
+    /// What the last reading of a module that went was: its address spaces are told once more.
+    last: Option<Uvm>,
+    serials: u64,
+    drops: [u64; stat::DROPS.len()],
+    distrusted: bool,
+}
+
+impl UvmUnit {
+    /// Whether the probes are attached.
+    pub(crate) fn is_on(&self) -> bool {
+        self.maps.is_some()
+    }
+
+    /// Attaches or lets go. Gives what to say about it; `{}` stands for the seconds since the previous look.
+    pub(crate) fn look(
+        &mut self,
+        unit: &mut Unit,
+        kernel: &mut Kernel,
+        settings: &Settings,
+        host: Host,
+        cgroups: &mut Cgroups,
+    ) -> Option<String> {
+        let now = Module::loaded(kernel.root());
+        let first = self.module.is_none() && now.is_none();
+        if now == self.module && !(first && unit.probes.iter().all(|p| p.why.is_none())) {
+            return None;
+        }
+        let went = self.module.take().map(|_| self.let_go(unit, cgroups));
+        self.module = now;
+        if now.is_none() || !has_object() {
+            let missing = Refusal::absent("nvidia_uvm is not loaded".to_owned());
+            let root = kernel.root().to_owned();
+            for probe in &mut unit.probes {
+                probe.off(ProbeState::Off, missing.clone());
+                probe.await_module(&root);
+            }
+            return went.map(|()| "detached: nvidia_uvm was unloaded within the last {} s".to_owned());
+        }
+        self.attach(unit, kernel, settings, host);
+        self.is_on().then(|| {
+            let again = if went.is_some() { "was loaded anew" } else { "was loaded" };
+            format!("attached: nvidia_uvm {again}; what it did before, {{}} s at most, is not counted")
+        })
+    }
+
+    fn attach(&mut self, unit: &mut Unit, kernel: &mut Kernel, settings: &Settings, host: Host) {
+        let refuse = |unit: &mut Unit, e: &crate::error::Error| {
+            let why = Refusal::of(e);
+            unit.probes.iter_mut().for_each(|p| p.off(ProbeState::Failed, why.clone()));
+        };
+        if let Err(e) = kernel.look_at_uvm() {
+            refuse(unit, &e);
+            return;
+        }
+        unit.load(kernel, host, settings, true);
+        let Some(armed) = &mut unit.armed else { return };
+        match Uvms::new(&mut armed.loaded, self.serials) {
+            Ok(maps) => self.maps = Some(maps),
+            Err(e) => {
+                refuse(unit, &e);
+                return;
+            }
+        }
+        unit.arrange(kernel, settings, Ways::Any, &[]);
+        let from = kernel.uvm_layout().map(|l| format!("; {}, driver {}", l.from, l.version));
+        for probe in unit.probes.iter_mut().filter(|p| p.is_on()) {
+            probe.how.push_str(from.as_deref().unwrap_or_default());
+        }
+        if !unit.is_on("uvm_faults") {
+            return;
+        }
+        // Only now, so that no process can slip in between.
+        let visited = unit.armed.as_mut().map(|a| a.loaded.visit_open_files());
+        if let (Some(Err(e)), Some(probe)) =
+            (visited, unit.probes.iter_mut().find(|p| p.entry.name == "uvm_spaces"))
+        {
+            probe.how.push_str(&format!(
+                "; processes older than the agent are told at their first CPU fault: {e}"
+            ));
+        }
+    }
+
+    /// Takes the last reading of a module that went and frees its probes.
+    fn let_go(&mut self, unit: &mut Unit, cgroups: &mut Cgroups) {
+        let drops: Vec<u64> = (0..stat::DROPS.len()).map(|i| unit.stat(i)).collect();
+        let on = on(unit);
+        if let Some(mut maps) = self.maps.take() {
+            self.serials = maps.last_serial();
+            let mut last = maps.read(on, cgroups);
+            merge(&mut self.earlier, std::mem::take(&mut last.gpus));
+            self.last.get_or_insert_default().spaces.extend(last.spaces);
+        }
+        self.drops.iter_mut().zip(drops).for_each(|(sum, n)| *sum += n);
+        self.distrusted = false;
+        *unit = Unit::new(Group::Uvm);
+    }
+
+    /// Events that were missed in earlier lives of the module.
+    pub(crate) fn earlier_drops(&self, which: usize) -> u64 {
+        self.drops.get(which).copied().unwrap_or(0)
+    }
+
+    /// Everything counted so far. `None`: nothing is watched.
+    pub(crate) fn read(&mut self, unit: &mut Unit, cgroups: &mut Cgroups) -> Option<Uvm> {
+        self.judge(unit);
+        let on = on(unit);
+        let last = self.last.take();
+        let now = self.maps.as_mut().filter(|_| on.notify && !self.distrusted).map(|m| m.read(on, cgroups));
+        let mut both = match (last, now) {
+            (None, None) => return None,
+            (Some(last), None) => last,
+            (None, Some(now)) => now,
+            (Some(mut last), Some(now)) => {
+                last.spaces.extend(now.spaces);
+                last.gpus = now.gpus;
+                last
+            }
+        };
+        let now = std::mem::replace(&mut both.gpus, self.earlier.clone());
+        merge(&mut both.gpus, now);
+        Some(both)
+    }
+
+    /// Takes the probes off when too much of what they read cannot be.
+    fn judge(&mut self, unit: &mut Unit) {
+        let (bad, seen) = (unit.stat(stat::UVM_IMPLAUSIBLE), unit.stat(stat::UVM_SEEN));
+        if self.distrusted || !is_distrusted(bad, seen) {
+            return;
+        }
+        self.distrusted = true;
+        let reason = format!(
+            "{bad} of {} events do not fit the structures that this driver should have: nothing is counted",
+            bad + seen
+        );
+        let remedy = "report the driver's version and flavour; `glake uvm --pid PID` does not depend on them";
+        for probe in &mut unit.probes {
+            probe.off(ProbeState::Failed, Refusal::new(reason.clone(), Some(remedy.to_owned())));
+        }
+    }
+
+    /// A fatal fault as an event.
+    pub(crate) fn fatal(&self, record: &Record) -> What {
+        let (processor, reason, access) = (record.b >> 16, (record.b >> 8) as u8, record.b as u8);
+        // `uvm_fault_access_type_t` of uvm_hal_types.h.
+        let access = match access {
+            0 => Some("prefetch"),
+            1 => Some("read"),
+            2 => Some("write"),
+            3 | 4 => Some("atomic"),
+            _ => None,
+        };
+        What::UvmFatal {
+            tgid: (record.a != 0).then_some(record.a),
+            uuid: self.maps.as_ref().and_then(|m| m.uuid(processor)),
+            address: record.value,
+            access: access.map(str::to_owned),
+            reason: FatalReason::of(reason).word().to_owned(),
+        }
+    }
+}
+
+fn on(unit: &Unit) -> On {
+    let is = |name: &str| unit.is_on(name);
+    On {
+        notify: is("uvm_faults"),
+        service: is("uvm_service") && is("uvm_service_end"),
+        batches: is("uvm_batches"),
+        replays: is("uvm_replays"),
+        evictions: is("uvm_evict"),
+        thrashing: is("uvm_thrash"),
+        throttling: is("uvm_throttle") && is("uvm_throttle_end"),
+        fatal: is("uvm_fatal"),
+    }
+}
+
+fn is_distrusted(bad: u64, seen: u64) -> bool {
+    bad.saturating_mul(TRUST) > seen
+}
+
+/// Adds counters of GPUs to those of the same UUID.
+fn merge(into: &mut Vec<UvmGpu>, more: Vec<UvmGpu>) {
+    for gpu in more {
+        let Some(known) = into.iter_mut().find(|g| g.uuid == gpu.uuid) else {
+            into.push(gpu);
+            continue;
+        };
+        let sum = |a: Option<u64>, b: Option<u64>| if a.is_none() { b } else { Some(a? + b.unwrap_or(0)) };
+        known.replays = sum(known.replays, gpu.replays);
+        known.evictions = sum(known.evictions, gpu.evictions);
+        known.batched_faults = sum(known.batched_faults, gpu.batched_faults);
+        let batches = known.batches.take();
+        known.batches = add_rows(batches, gpu.batches);
+        let service = known.service.take();
+        known.service = match (service, gpu.service) {
+            (Some(mut a), Some(b)) => {
+                a.sum_ns += b.sum_ns;
+                a.slots = add_rows(Some(a.slots), Some(b.slots)).unwrap_or_default();
+                Some(a)
+            }
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+fn add_rows(a: Option<Vec<u64>>, b: Option<Vec<u64>>) -> Option<Vec<u64>> {
+    match (a, b) {
+        (Some(mut a), Some(b)) => {
+            a.resize(a.len().max(b.len()), 0);
+            a.iter_mut().zip(b).for_each(|(sum, n)| *sum += n);
+            Some(a)
+        }
+        (a, b) => a.or(b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::sample::Histogram;
+
+    fn gpu(uuid: Option<&str>, replays: u64, batches: &[u64]) -> UvmGpu {
+        UvmGpu {
+            uuid: uuid.map(str::to_owned),
+            replays: Some(replays),
+            batches: Some(batches.to_vec()),
+            service: Some(Histogram { slots: vec![1, 2], sum_ns: 30 }),
+            ..UvmGpu::default()
+        }
+    }
+
+    #[test]
+    fn counters_go_on_where_an_earlier_life_of_the_module_ended() {
+        let mut all = vec![gpu(Some("GPU-a"), 5, &[1, 2])];
+        merge(&mut all, vec![gpu(Some("GPU-a"), 7, &[0, 0, 4]), gpu(None, 1, &[])]);
+        assert_eq!(all.len(), 2, "a GPU that could not be told is another one");
+        assert_eq!((all[0].replays, all[0].batches.as_deref()), (Some(12), Some(&[1, 2, 4][..])));
+        assert_eq!(all[0].service, Some(Histogram { slots: vec![2, 4], sum_ns: 60 }));
+        assert_eq!(all[0].evictions, None, "never watched is unknown");
+    }
+
+    #[test]
+    fn one_odd_event_in_a_thousand_is_not_yet_another_layout() {
+        assert!(!is_distrusted(0, 0));
+        assert!(is_distrusted(1, 0), "the very first event does not fit");
+        assert!(is_distrusted(1, 999));
+        assert!(!is_distrusted(1, 1000));
+    }
+
+    #[test]
+    fn a_fatal_fault_comes_with_all_that_is_known_and_no_more() {
+        let unit = UvmUnit::default();
+        let record =
+            |a, b| Record { kind: 9, a, at_ns: 0, value: 0x7000, b, spare: 0, name: [0; 32], text: [0; 128] };
+        let what = unit.fatal(&record(41, 1 << 16 | 1 << 8 | 2));
+        let What::UvmFatal { tgid, uuid, address, access, reason } = what else { panic!("{what:?}") };
+        assert_eq!((tgid, uuid, address), (Some(41), None, 0x7000));
+        assert_eq!((access.as_deref(), reason.as_str()), (Some("write"), "invalid_address"));
+        let what = unit.fatal(&record(0, 0xff));
+        assert!(matches!(what, What::UvmFatal { tgid: None, access: None, .. }), "{what:?}");
+    }
+}
