@@ -95,19 +95,21 @@ pub mod cause {
     /// Access counters.
     pub const ACCESS_COUNTERS: usize = 4;
 
-    /// From `uvm_make_resident_cause_t` (uvm_va_block_types.h; the same numbers from 535 to 595). `None`: no such cause.
+    /// The highest number of `uvm_make_resident_cause_t` (uvm_va_block_types.h; the same numbers from 535 to 595).
+    pub const LAST_CAUSE: u32 = 8;
+
+    /// From a `uvm_make_resident_cause_t` of at most [`LAST_CAUSE`].
     #[inline(always)]
-    pub fn of(driver: u32) -> Option<usize> {
-        Some(match driver {
+    pub fn of(driver: u32) -> usize {
+        match driver {
             // REPLAYABLE_FAULT, NON_REPLAYABLE_FAULT.
             0 | 1 => ON_DEMAND,
             2 => ACCESS_COUNTERS,
             3 => PREFETCH,
             4 => EVICTION,
             // API_TOOLS, API_MIGRATE, API_SET_RANGE_GROUP, API_HINT.
-            5..=8 => USER,
-            _ => return None,
-        })
+            _ => USER,
+        }
     }
 }
 /// How many causes.
@@ -144,15 +146,13 @@ pub fn moves(cause: usize, way: usize) -> usize {
     word::MOVES + (cause * WAYS + way) * 2
 }
 
-/// Which word counts a GPU fault of this access type (`uvm_fault_access_type_t`). `None`: no such type.
+/// The highest number of `uvm_fault_access_type_t`: PREFETCH 0, READ 1, WRITE 2, ATOMIC_WEAK 3, ATOMIC_STRONG 4.
+pub const LAST_ACCESS: u32 = 4;
+
+/// Which word counts a GPU fault of an access type of at most [`LAST_ACCESS`].
 #[inline(always)]
-pub fn access_word(access: u32) -> Option<usize> {
-    match access {
-        // PREFETCH 0, READ 1, WRITE 2, ATOMIC_WEAK 3, ATOMIC_STRONG 4.
-        0..=2 => Some(word::GPU_FAULTS + access as usize),
-        3 | 4 => Some(word::GPU_FAULTS + 3),
-        _ => None,
-    }
+pub fn access_word(access: u32) -> usize {
+    word::GPU_FAULTS + if access < 3 { access as usize } else { 3 }
 }
 
 /// One copy of a cell's counters.
@@ -305,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn causes_and_accesses_that_no_driver_has_are_refused() {
-        assert_eq!(cause::of(9), None);
-        assert_eq!(cause::of(4), Some(cause::EVICTION));
-        assert_eq!((access_word(4), access_word(5)), (Some(3), None));
+    fn every_number_of_the_driver_has_a_word() {
+        assert!((0..=cause::LAST_CAUSE).all(|n| cause::of(n) < CAUSES));
+        assert_eq!((cause::of(4), cause::of(cause::LAST_CAUSE)), (cause::EVICTION, cause::USER));
+        assert_eq!((access_word(0), access_word(3), access_word(LAST_ACCESS)), (0, 3, 3));
         assert_eq!((way::of(0, 0), way::of(0, 1), way::of(1, 0), way::of(1, 2)), (3, 0, 1, 2));
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     atomic::Word,
     context::{Kernel, now, param, shard},
     maps::{
-        STATS, UVM_CELLS, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX, UVM_INFO, UVM_RUNS,
+        Place, STATS, UVM_CELLS, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX, UVM_INFO, UVM_RUNS,
         UVM_SPACES, UVM_THROTTLES, add, below, count, emit, file, place,
     },
 };
@@ -18,11 +18,13 @@ use aya_ebpf::{
     },
     programs::{ProbeContext, RetProbeContext},
 };
-use core::ptr::read_volatile;
+use core::ptr::{null_mut, read_volatile};
 use glake_common::{
     NONE, member::*, param, record::kind, stat,
     uvm::{
-        CPU, CellKey, MANY, PROCESSORS, Run, Space, ThrottleKey, access_word, batch_slot, cause, event, gpu,
+        BATCH_SLOTS, CPU, CellKey, LAST_ACCESS, MANY, PROCESSORS, Run, Space, ThrottleKey, access_word, batch_slot,
+        cause::{self, LAST_CAUSE},
+        event, gpu,
         layout::{self, *},
         moves, way, word,
     },
@@ -35,7 +37,7 @@ static UVM_LAYOUT: [u32; layout::COUNT] = [NONE; layout::COUNT];
 /// The largest migration that is believed: blocks are 2 MiB, ranges of pageable memory may be more.
 const LARGEST: u64 = 1 << 30;
 /// The largest batch that is believed; the driver's own limit is a module parameter, 256 by default.
-const LARGEST_BATCH: u32 = 1 << 16;
+const LARGEST_BATCH: u64 = 1 << 16;
 /// `UVM_FD_VA_SPACE` of the driver, in the lowest bits of an open file's private pointer (2 bits up to 575, 3 since).
 const FD_VA_SPACE: u64 = 2;
 const FD_TYPE: u64 = 7;
@@ -47,114 +49,133 @@ fn at(index: usize) -> u32 {
     unsafe { read_volatile(&raw const UVM_LAYOUT[index]) }
 }
 
-/// A field of a structure of the driver. `None`: this release is not known to have it, or the address is bad.
+/// What a field holds that could not be read: more than any of them can.
+const NOTHING: u64 = u64::MAX;
+
+/// A field of a structure of the driver. [`NOTHING`]: this release is not known to have it, or the address is bad.
 #[inline(always)]
-fn read<T: Default + Copy>(base: u64, field: usize) -> Option<T> {
+fn read<T: Default + Copy + Into<u64>>(base: u64, field: usize) -> u64 {
     let offset = at(field);
-    if offset == NONE || base == 0 {
-        return None;
+    if offset == NONE || base == 0 || base == NOTHING {
+        return NOTHING;
     }
-    load(base.wrapping_add(u64::from(offset)))
+    load::<T>(base.wrapping_add(u64::from(offset)))
 }
 
 #[inline(always)]
-fn load<T: Default + Copy>(address: u64) -> Option<T> {
+fn load<T: Default + Copy + Into<u64>>(address: u64) -> u64 {
     let mut value = T::default();
     // SAFETY: the destination is that long; a bad source is an error, not a fault.
     let failed = unsafe {
         generated::bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, address as *const _)
     };
-    if failed == 0 { Some(value) } else { None }
+    if failed == 0 { value.into() } else { NOTHING }
+}
+
+/// An argument of the probed function.
+#[inline(always)]
+fn arg(ctx: &ProbeContext, n: usize) -> u64 {
+    // aya knows of no argument beyond the sixth; here are at most four.
+    ctx.arg::<u64>(n).unwrap_or(0)
+}
+
+/// An argument that is a number of 32 bits: the upper half of its register is not defined.
+#[inline(always)]
+fn arg32(ctx: &ProbeContext, n: usize) -> u64 {
+    arg(ctx, n) & 0xffff_ffff
 }
 
 /// `uvm_perf_event_notify(events, event, data)`: one call a fault or migrated range.
 #[inline(always)]
 pub fn notify(ctx: &ProbeContext) {
-    let (Some(events), Some(what), Some(data)) =
-        (ctx.arg::<u64>(0), ctx.arg::<u32>(1), ctx.arg::<u64>(2))
-    else {
+    let (events, what, data) = (arg(ctx, 0), arg32(ctx, 1) as u32, arg(ctx, 2));
+    if what != event::FAULT && what != event::MIGRATION {
         return;
-    };
-    let understood = match what {
-        event::FAULT => fault(events, data),
-        event::MIGRATION => migration(events, data),
-        _ => return,
-    };
-    count(if understood.is_some() { stat::UVM_SEEN } else { stat::UVM_IMPLAUSIBLE });
+    }
+    let space = space_of(events);
+    let understood = space != 0
+        && if what == event::FAULT { fault(space, data) } else { migration(space, data) };
+    count(if understood { stat::UVM_SEEN } else { stat::UVM_IMPLAUSIBLE });
 }
 
-/// `None`: it does not look like a fault.
+/// Whether it looks like a fault.
 #[inline(always)]
-fn fault(events: u64, data: u64) -> Option<()> {
-    let space = space_of(events)?;
-    let processor = read::<u32>(data, FAULT_PROCESSOR)?;
-    if processor == CPU {
-        let write = read::<u8>(data, CPU_WRITE)?;
+fn fault(space: u64, data: u64) -> bool {
+    let processor = read::<u32>(data, FAULT_PROCESSOR);
+    if processor == u64::from(CPU) {
+        let write = read::<u8>(data, CPU_WRITE);
         if write > 1 {
-            return None;
+            return false;
         }
         // The fault is serviced in the thread that made it, so who that is is known.
-        if let Some(counters) = counters(space, CPU, true) {
-            bump(counters, word::CPU_FAULTS + write as usize, 1);
-        }
-        return Some(());
+        bump(counters(space, CPU, true), word::CPU_FAULTS + write as usize, 1);
+        return true;
     }
-    if processor >= PROCESSORS {
-        return None;
+    if processor >= u64::from(PROCESSORS) {
+        return false;
     }
-    let entry = read::<u64>(data, FAULT_ENTRY)?;
-    let access = read::<u32>(entry, ENTRY_WORD)? >> (at(ENTRY_ACCESS_BIT) & 31) & 0xf;
-    let which = access_word(access)?;
+    let entry = read::<u64>(data, FAULT_ENTRY);
+    let word = read::<u32>(entry, ENTRY_WORD);
+    let access = (word >> (at(ENTRY_ACCESS_BIT) & 31) & 0xf) as u32;
+    if word == NOTHING || access > LAST_ACCESS {
+        return false;
+    }
     // The driver handles equal faults of a batch as one and keeps how many there were.
-    let instances = read::<u16>(entry, ENTRY_INSTANCES).unwrap_or(1);
-    let duplicate = read::<u8>(data, FAULT_DUPLICATE).unwrap_or(0);
-    if let Some(counters) = counters(space, processor, false) {
-        let n = if instances == 0 { 1 } else { u64::from(instances) };
-        bump(counters, which, n);
-        if duplicate == 1 {
-            bump(counters, word::DUPLICATES, n);
-        }
+    let mut n = read::<u16>(entry, ENTRY_INSTANCES);
+    if n == 0 || n == NOTHING {
+        n = 1;
     }
-    Some(())
+    let counters = counters(space, processor as u32, false);
+    bump(counters, access_word(access), n);
+    if read::<u8>(data, FAULT_DUPLICATE) == 1 {
+        bump(counters, word::DUPLICATES, n);
+    }
+    true
 }
 
-/// `None`: it does not look like a migration.
+/// Whether it looks like a migration.
 #[inline(always)]
-fn migration(events: u64, data: u64) -> Option<()> {
-    let space = space_of(events)?;
-    let target = read::<u32>(data, MIGRATION_TARGET)?;
-    let source = read::<u32>(data, MIGRATION_SOURCE)?;
-    let bytes = read::<u64>(data, MIGRATION_BYTES)?;
-    let cause = cause::of(read::<u32>(data, MIGRATION_CAUSE)?)?;
-    if target >= PROCESSORS || source >= PROCESSORS || bytes == 0 || bytes > LARGEST || bytes & 4095 != 0 {
-        return None;
+fn migration(space: u64, data: u64) -> bool {
+    let target = read::<u32>(data, MIGRATION_TARGET);
+    let source = read::<u32>(data, MIGRATION_SOURCE);
+    let bytes = read::<u64>(data, MIGRATION_BYTES);
+    let cause = read::<u32>(data, MIGRATION_CAUSE);
+    if target >= u64::from(PROCESSORS) || source >= u64::from(PROCESSORS) || cause > u64::from(LAST_CAUSE) {
+        return false;
     }
-    let processor = if target == CPU { source } else { target };
-    if let Some(counters) = counters(space, processor, false) {
-        let which = moves(cause, way::of(source, target));
-        bump(counters, which, 1);
-        bump(counters, which + 1, bytes);
+    if bytes == 0 || bytes > LARGEST || bytes & 4095 != 0 {
+        return false;
     }
-    Some(())
+    let (source, target) = (source as u32, target as u32);
+    let counters = counters(space, if target == CPU { source } else { target }, false);
+    let which = moves(cause::of(cause as u32), way::of(source, target));
+    bump(counters, which, 1);
+    bump(counters, which + 1, bytes);
+    true
 }
 
-/// The address space that a list of callbacks belongs to. A pointer into the upper half, or it is none.
+/// The address space that a list of callbacks belongs to; 0: what is there is no address in the kernel.
 #[inline(always)]
-fn space_of(events: u64) -> Option<u64> {
-    let space = read::<u64>(events, EVENTS_SPACE)?;
-    if space >> 47 == (1 << 17) - 1 { Some(space) } else { None }
+fn space_of(events: u64) -> u64 {
+    let space = read::<u64>(events, EVENTS_SPACE);
+    if space != NOTHING && space >> 47 == (1 << 17) - 1 { space } else { 0 }
 }
 
+/// Adds to a word of counters; null: there was no room for them.
 #[inline(always)]
 fn bump(counters: *mut u64, which: usize, n: u64) {
-    let which = below(which as u64, word::COUNT as u64) as usize;
+    if counters.is_null() {
+        return;
+    }
+    let which = below::<{ word::COUNT }>(which as u64);
     // SAFETY: below the length of a map value.
     add(unsafe { counters.add(which) }, n);
 }
 
-/// This CPU's counters of an address space and a processor. `here`: the current process is the space's own.
+/// This CPU's counters of an address space and a processor; null: there is no room. `here`: the current process is the
+/// space's own.
 #[inline(always)]
-fn counters(space: u64, processor: u32, here: bool) -> Option<*mut u64> {
+fn counters(space: u64, processor: u32, here: bool) -> *mut u64 {
     let serial = match UVM_SPACES.get_ptr_mut(&space) {
         Some(known) => {
             // SAFETY: fields of a map value; whoever fills them in at the same time writes the same.
@@ -165,15 +186,24 @@ fn counters(space: u64, processor: u32, here: bool) -> Option<*mut u64> {
                 (*known).serial
             }
         }
-        None => enter(space, here)?,
+        None => enter(space, here),
     };
+    if serial == 0 {
+        return null_mut();
+    }
     let key = CellKey { serial, processor, spare: 0 };
     // SAFETY: the value is a word that never changes after its insertion.
     let cell = match unsafe { UVM_INDEX.get(key) } {
-        Some(cell) => *cell,
-        None => claim(&key, space)?,
+        Some(cell) => *cell + 1,
+        None => claim(&key, space),
     };
-    Some(UVM_CELLS.get_ptr_mut(shard(cell))?.cast())
+    if cell == 0 {
+        return null_mut();
+    }
+    match UVM_CELLS.get_ptr_mut(shard(cell - 1)) {
+        Some(cell) => cell.cast(),
+        None => null_mut(),
+    }
 }
 
 /// The current process as the maker of an address space.
@@ -185,10 +215,10 @@ fn fill(space: &mut Space) {
     space.tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
 }
 
-/// A new life of an address space; gives its number.
+/// A new life of an address space; gives its number, 0: there is no room.
 #[inline(never)]
-fn enter(space: u64, here: bool) -> Option<u64> {
-    let stats = STATS.get_ptr_mut(0)?;
+fn enter(space: u64, here: bool) -> u64 {
+    let Some(stats) = STATS.get_ptr_mut(0) else { return 0 };
     // SAFETY: the index is below the length.
     let serial = Word::of(unsafe { &raw mut (*stats)[stat::UVM_SERIALS] }).next() + 1;
     let mut new = Space { serial, cgroup: 0, tgid: 0, spare: 0, comm: [0; 16] };
@@ -197,19 +227,19 @@ fn enter(space: u64, here: bool) -> Option<u64> {
     }
     if UVM_SPACES.insert(space, new, 0).is_err() {
         count(stat::UVM_FULL);
-        return None;
+        return 0;
     }
-    Some(serial)
+    serial
 }
 
-/// Gives a cell to an address space and a processor.
+/// Gives a cell to an address space and a processor: its number plus 1, 0: none is free.
 #[inline(never)]
-fn claim(key: &CellKey, space: u64) -> Option<u32> {
+fn claim(key: &CellKey, space: u64) -> u32 {
     let Ok(Some(cell)) = UVM_FREE.pop() else {
         count(stat::UVM_FULL);
-        return None;
+        return 0;
     };
-    let info = UVM_INFO.get_ptr_mut(cell)?;
+    let Some(info) = UVM_INFO.get_ptr_mut(cell) else { return 0 };
     // SAFETY: the cell came out of the queue of free ones, so it is ours alone until UVM_INDEX names it.
     unsafe {
         (*info).key = *key;
@@ -223,30 +253,29 @@ fn claim(key: &CellKey, space: u64) -> Option<u32> {
     }
     // BPF_NOEXIST: another CPU may have been quicker.
     if UVM_INDEX.insert(key, cell, 1).is_ok() {
-        return Some(cell);
+        return cell + 1;
     }
     // SAFETY: as in `counters`; and the cell is still ours alone.
     unsafe {
         (&raw mut (*info).taken).write_volatile(0);
         let _ = UVM_FREE.push(cell, 0);
-        UVM_INDEX.get(key).copied()
+        match UVM_INDEX.get(key) {
+            Some(other) => *other + 1,
+            None => 0,
+        }
     }
 }
 
 /// `uvm_va_space_mm_register(va_space)`: called once for each address space, by the process that makes it.
 #[inline(always)]
 pub fn space_begins(ctx: &ProbeContext) {
-    if let Some(space) = ctx.arg::<u64>(0) {
-        enter(space, true);
-    }
+    enter(arg(ctx, 0), true);
 }
 
 /// `uvm_va_space_destroy(va_space)`.
 #[inline(always)]
 pub fn space_ends(ctx: &ProbeContext) {
-    if let Some(space) = ctx.arg::<u64>(0) {
-        let _ = UVM_SPACES.remove(space);
-    }
+    let _ = UVM_SPACES.remove(arg(ctx, 0));
 }
 
 /// One open file of one task (an iterator, run once): an address space that is older than the probes.
@@ -283,8 +312,7 @@ pub fn open_file(ctx: *const u64) {
 /// The fault service begins: `uvm_parent_gpu_service_replayable_faults(parent_gpu)`, up to 555 `(gpu)`.
 #[inline(always)]
 pub fn service(ctx: &ProbeContext) {
-    let Some(gpu) = ctx.arg::<u64>(0) else { return };
-    let run = Run { start_ns: now(), gpu };
+    let run = Run { start_ns: now(), gpu: arg(ctx, 0) };
     if UVM_RUNS.insert(bpf_get_current_pid_tgid(), run, 0).is_err() {
         count(stat::UVM_FULL);
     }
@@ -295,10 +323,14 @@ pub fn service(ctx: &ProbeContext) {
 pub fn service_ends(_ctx: &RetProbeContext) {
     let thread = bpf_get_current_pid_tgid();
     // SAFETY: the value is this thread's own.
-    let Some(run) = (unsafe { UVM_RUNS.get(thread) }).copied() else { return };
+    let Some(run) = (unsafe { UVM_RUNS.get(thread) }) else { return };
+    let (start, called_with) = (run.start_ns, run.gpu);
     let _ = UVM_RUNS.remove(thread);
-    let Some(counters) = serviced(run.gpu).and_then(of_gpu) else { return };
-    let took = now().wrapping_sub(run.start_ns);
+    let counters = of_gpu(serviced(called_with));
+    if counters.is_null() {
+        return;
+    }
+    let took = now().wrapping_sub(start);
     // SAFETY: constant indices below the length of a map value.
     unsafe {
         add(counters.add(gpu::SERVICE_NS), took);
@@ -308,41 +340,70 @@ pub fn service_ends(_ctx: &RetProbeContext) {
 
 /// The `uvm_parent_gpu_t` of what the fault service is called with.
 #[inline(always)]
-fn serviced(called_with: u64) -> Option<u64> {
-    if at(SERVICE_TAKES_GPU) == 1 { read::<u64>(called_with, GPU_PARENT) } else { Some(called_with) }
+fn serviced(called_with: u64) -> u64 {
+    if at(SERVICE_TAKES_GPU) == 1 { read::<u64>(called_with, GPU_PARENT) } else { called_with }
 }
 
-/// This CPU's counters of a GPU; 1 stands for one that cannot be told.
+/// Stands for a GPU that cannot be told.
+const UNTOLD: u64 = 1;
+
+/// The place of a GPU.
 #[inline(always)]
-fn of_gpu(parent: u64) -> Option<*mut u64> {
-    let Some(index) = place(&UVM_GPU_KEYS, param(param::UVM_GPU_MASK), parent) else {
+fn place_of(parent: u64) -> Option<Place> {
+    let key = if parent == NOTHING || parent == 0 { UNTOLD } else { parent };
+    place(&UVM_GPU_KEYS, param(param::UVM_GPU_MASK), key)
+}
+
+/// This CPU's counters of a GPU; null: there is no room.
+#[inline(always)]
+fn of_gpu(parent: u64) -> *mut u64 {
+    let Some(place) = place_of(parent) else {
         count(stat::UVM_FULL);
-        return None;
+        return null_mut();
     };
-    let info = UVM_GPUS.get_ptr_mut(index)?;
+    let Some(info) = UVM_GPUS.get_ptr_mut(place.index()) else { return null_mut() };
     // SAFETY: fields of a map value. Whoever comes first writes them; a second one at the same time writes the same.
     unsafe {
         if (&raw const (*info).taken).read_volatile() == 0 {
-            (*info).uuid = if parent == 1 { [0; 2] } else { read(parent, PARENT_UUID).unwrap_or([0; 2]) };
+            copy_uuid(parent, &raw mut (*info).uuid);
             (&raw mut (*info).taken).write_volatile(1);
         }
     }
-    Some(UVM_GPU_CELLS.get_ptr_mut(shard(index))?.cast())
+    match UVM_GPU_CELLS.get_ptr_mut(shard(place.index())) {
+        Some(counters) => counters.cast(),
+        None => null_mut(),
+    }
+}
+
+/// Copies a GPU's UUID; leaves it 0 where it cannot be told.
+#[inline(always)]
+fn copy_uuid(parent: u64, to: *mut [u64; 2]) {
+    let offset = at(PARENT_UUID);
+    if offset == NONE || parent == NOTHING || parent <= UNTOLD {
+        return;
+    }
+    // SAFETY: the destination is that long; a bad source is an error, not a fault, and leaves zeros.
+    unsafe {
+        generated::bpf_probe_read_kernel(to.cast(), 16, parent.wrapping_add(u64::from(offset)) as *const _);
+    }
 }
 
 /// `preprocess_fault_batch(gpu, batch)`: once for each batch that is not empty.
 #[inline(always)]
 pub fn batch(ctx: &ProbeContext) {
-    let (Some(called_with), Some(batch)) = (ctx.arg::<u64>(0), ctx.arg::<u64>(1)) else { return };
-    let Some(faults) = read::<u32>(batch, BATCH_CACHED).filter(|n| *n <= LARGEST_BATCH) else {
+    let faults = read::<u32>(arg(ctx, 1), BATCH_CACHED);
+    if faults > LARGEST_BATCH {
         count(stat::UVM_IMPLAUSIBLE);
         return;
-    };
-    let Some(counters) = serviced(called_with).and_then(of_gpu) else { return };
-    let slot = below(batch_slot(faults) as u64, glake_common::uvm::BATCH_SLOTS as u64) as usize;
+    }
+    let counters = of_gpu(serviced(arg(ctx, 0)));
+    if counters.is_null() {
+        return;
+    }
+    let slot = below::<{ BATCH_SLOTS }>(batch_slot(faults as u32) as u64);
     // SAFETY: indices below the length of a map value.
     unsafe {
-        add(counters.add(gpu::BATCHED), u64::from(faults));
+        add(counters.add(gpu::BATCHED), faults);
         add(counters.add(gpu::BATCHES + slot), 1);
     }
 }
@@ -350,36 +411,45 @@ pub fn batch(ctx: &ProbeContext) {
 /// `uvm_tools_broadcast_replay(gpu, push, batch, client)`: called for each replay, with or without a tools queue.
 #[inline(always)]
 pub fn replay(ctx: &ProbeContext) {
-    let Some(called_with) = ctx.arg::<u64>(0) else { return };
-    let Some(parent) = read::<u64>(called_with, GPU_PARENT) else {
+    let called_with = arg(ctx, 0);
+    let parent = read::<u64>(called_with, GPU_PARENT);
+    if parent == NOTHING {
         count(stat::UVM_IMPLAUSIBLE);
         return;
-    };
-    let Some(counters) = of_gpu(parent) else { return };
+    }
+    let counters = of_gpu(parent);
+    if counters.is_null() {
+        return;
+    }
     // SAFETY: a constant index below the length of a map value.
     add(unsafe { counters.add(gpu::REPLAYS) }, 1);
-    let id = read::<u32>(called_with, GPU_ID).filter(|id| *id != CPU && *id < PROCESSORS);
-    let index = place(&UVM_GPU_KEYS, param(param::UVM_GPU_MASK), parent);
-    if let (Some(id), Some(index)) = (id, index)
-        && let Some(info) = UVM_GPUS.get_ptr_mut(index)
-    {
-        // SAFETY: a word of a map value.
-        let known = Word::of(unsafe { &raw mut (*info).processor });
-        match known.load() {
-            0 => known.store(u64::from(id) + 1),
-            same if same == u64::from(id) + 1 => {}
-            _ => known.store(MANY),
-        }
+    let id = read::<u32>(called_with, GPU_ID);
+    if id == u64::from(CPU) || id >= u64::from(PROCESSORS) {
+        return;
+    }
+    let Some(place) = place_of(parent) else { return };
+    let Some(info) = UVM_GPUS.get_ptr_mut(place.index()) else { return };
+    // SAFETY: a word of a map value.
+    let known = Word::of(unsafe { &raw mut (*info).processor });
+    let before = known.load();
+    if before == 0 {
+        known.store(id + 1);
+    } else if before != id + 1 {
+        known.store(MANY);
     }
 }
 
 /// `evict_root_chunk(pmm, chunk, context)`; the pmm lies in the GPU's structure.
 #[inline(always)]
 pub fn evict(ctx: &ProbeContext) {
-    let Some(pmm) = ctx.arg::<u64>(0) else { return };
     let offset = at(GPU_PMM);
-    let parent = if offset == NONE { None } else { read::<u64>(pmm.wrapping_sub(u64::from(offset)), GPU_PARENT) };
-    if let Some(counters) = of_gpu(parent.unwrap_or(1)) {
+    let parent = if offset == NONE {
+        UNTOLD
+    } else {
+        read::<u64>(arg(ctx, 0).wrapping_sub(u64::from(offset)), GPU_PARENT)
+    };
+    let counters = of_gpu(parent);
+    if !counters.is_null() {
         // SAFETY: a constant index below the length of a map value.
         add(unsafe { counters.add(gpu::EVICTIONS) }, 1);
     }
@@ -388,25 +458,18 @@ pub fn evict(ctx: &ProbeContext) {
 /// `uvm_tools_record_thrashing(va_space, address, size, processors)`.
 #[inline(always)]
 pub fn thrashing(ctx: &ProbeContext) {
-    if let Some(space) = ctx.arg::<u64>(0)
-        && let Some(counters) = counters(space, CPU, false)
-    {
-        bump(counters, word::THRASHING, 1);
-    }
+    bump(counters(arg(ctx, 0), CPU, false), word::THRASHING, 1);
 }
 
 #[inline(always)]
-fn throttled(ctx: &ProbeContext) -> Option<ThrottleKey> {
-    let (space, address, processor) = (ctx.arg(0)?, ctx.arg(1)?, ctx.arg::<u32>(2)?);
-    Some(ThrottleKey { space, address, processor: u64::from(processor) })
+fn throttled(ctx: &ProbeContext) -> ThrottleKey {
+    ThrottleKey { space: arg(ctx, 0), address: arg(ctx, 1), processor: arg32(ctx, 2) }
 }
 
 /// `uvm_tools_record_throttling_start(va_space, address, processor)`.
 #[inline(always)]
 pub fn throttling(ctx: &ProbeContext) {
-    if let Some(key) = throttled(ctx)
-        && UVM_THROTTLES.insert(key, now(), 0).is_err()
-    {
+    if UVM_THROTTLES.insert(throttled(ctx), now(), 0).is_err() {
         count(stat::UVM_FULL);
     }
 }
@@ -414,37 +477,33 @@ pub fn throttling(ctx: &ProbeContext) {
 /// `uvm_tools_record_throttling_end(va_space, address, processor)`.
 #[inline(always)]
 pub fn throttling_ends(ctx: &ProbeContext) {
-    let Some(key) = throttled(ctx) else { return };
+    let key = throttled(ctx);
     // SAFETY: a word that nobody changes after its insertion.
-    let Some(start) = (unsafe { UVM_THROTTLES.get(key) }).copied() else { return };
+    let Some(start) = (unsafe { UVM_THROTTLES.get(key) }) else { return };
+    let took = now().wrapping_sub(*start);
     let _ = UVM_THROTTLES.remove(key);
-    if key.processor < u64::from(PROCESSORS)
-        && let Some(counters) = counters(key.space, key.processor as u32, false)
-    {
+    if key.processor < u64::from(PROCESSORS) {
+        let counters = counters(key.space, key.processor as u32, false);
         bump(counters, word::THROTTLED, 1);
-        bump(counters, word::THROTTLED_NS, now().wrapping_sub(start));
+        bump(counters, word::THROTTLED_NS, took);
     }
 }
 
 /// `uvm_tools_record_gpu_fatal_fault(gpu, va_space, entry, reason)`.
 #[inline(always)]
 pub fn fatal(ctx: &ProbeContext) {
-    let (Some(processor), Some(space), Some(entry), Some(reason)) =
-        (ctx.arg::<u32>(0), ctx.arg::<u64>(1), ctx.arg::<u64>(2), ctx.arg::<u32>(3))
-    else {
-        return;
-    };
-    if processor >= PROCESSORS || space == 0 {
+    let (processor, space, entry) = (arg32(ctx, 0), arg(ctx, 1), arg(ctx, 2));
+    if processor >= u64::from(PROCESSORS) || space == 0 {
         count(stat::UVM_IMPLAUSIBLE);
         return;
     }
+    let reason = arg32(ctx, 3);
     let reason = if reason < 7 { reason } else { 7 };
-    if let Some(counters) = counters(space, processor, false) {
-        bump(counters, word::FATAL + reason as usize, 1);
-    }
+    bump(counters(space, processor as u32, false), word::FATAL + reason as usize, 1);
     // `fault_address` is the entry's first member in every release.
-    let address = load::<u64>(entry).unwrap_or(0);
-    let access = read::<u32>(entry, ENTRY_WORD).map_or(0xff, |w| w >> (at(ENTRY_ACCESS_BIT) & 31) & 0xf);
+    let address = load::<u64>(entry);
+    let word = read::<u32>(entry, ENTRY_WORD);
+    let access = if word == NOTHING { 0xff } else { word >> (at(ENTRY_ACCESS_BIT) & 31) & 0xf };
     let tgid = match UVM_SPACES.get_ptr_mut(&space) {
         // SAFETY: a word of a map value.
         Some(known) => unsafe { (*known).tgid },
@@ -452,7 +511,7 @@ pub fn fatal(ctx: &ProbeContext) {
     };
     emit(kind::UVM_FATAL, |record| {
         record.a = tgid;
-        record.b = processor << 16 | reason << 8 | access & 0xff;
+        record.b = (processor << 16 | reason << 8 | access & 0xff) as u32;
         record.value = address;
     });
 }

@@ -8,6 +8,7 @@ mod counts;
 mod lab;
 mod odd;
 mod readings;
+mod uvm_probes;
 mod uvm_tools;
 
 use libtest_mimic::Arguments;
@@ -18,8 +19,10 @@ fn main() {
     if kernels.is_empty() {
         eprintln!("skipped: guests are booted by `cargo xtask test --stage lab`");
     }
-    let suites =
-        |k| [counts::tests(k), classic::tests(k), odd::tests(k), bare::tests(k), uvm_tools::tests(k)];
+    let suites = |k| {
+        let probes = [counts::tests(k), classic::tests(k), odd::tests(k), bare::tests(k)];
+        probes.into_iter().chain([uvm_tools::tests(k), uvm_probes::tests(k)])
+    };
     let tests = kernels.iter().flat_map(suites).flatten();
     libtest_mimic::run(&arguments, tests.collect()).exit();
 }
