@@ -30,7 +30,8 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("nvidia_uvm: service, batches, replays, evictions of the GPU, as called", of_the_gpu),
         guest.test("nvidia_uvm: fatal faults are events with address and process", fatal),
         guest.test("nvidia_uvm: a process older than the probes is known by its open file", older),
-        guest.test("nvidia_uvm: unloaded and loaded again while attached, nothing is lost silently", reloaded),
+        guest
+            .test("nvidia_uvm: unloaded and loaded again while attached, nothing is lost silently", reloaded),
         guest.test("nvidia_uvm: an unknown release is refused by name", refused),
     ]
 }
@@ -175,7 +176,10 @@ fn reloaded(guest: &Outcome) -> Result<(), Failed> {
     equal("unloading", guest.text("unload_status.txt")?.trim(), "0")?;
     let unloaded = guest.sample("unloaded")?;
     let state = |s: &Sample| {
-        s.probes.iter().find(|p| p.name == "uvm_faults").map(|p| (p.state, p.reason.clone().unwrap_or_default()))
+        s.probes
+            .iter()
+            .find(|p| p.name == "uvm_faults")
+            .map(|p| (p.state, p.reason.clone().unwrap_or_default()))
     };
     let (off, why) = state(&unloaded).ok_or("no probe")?;
     equal("after unloading", off, ProbeState::Off)?;
@@ -191,7 +195,8 @@ fn reloaded(guest: &Outcome) -> Result<(), Failed> {
     equal("CPU faults", spaces.iter().map(|s| s.cpu_faults[1]).sum::<u64>(), 16)?;
     equal("replays go on", again.gpus.first().and_then(|g| g.replays), Some(9))?;
     let serial = spaces.first().map_or(0, |s| s.serial);
-    let earlier = guest.sample("old")?.uvm.map_or(0, |u| u.spaces.iter().map(|s| s.serial).max().unwrap_or(0));
+    let earlier =
+        guest.sample("old")?.uvm.map_or(0, |u| u.spaces.iter().map(|s| s.serial).max().unwrap_or(0));
     if serial <= earlier {
         return Err(format!("address space {serial} after {earlier}: a number was used twice").into());
     }

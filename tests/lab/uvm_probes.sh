@@ -49,7 +49,8 @@ events calls_events
 echo 'notify on_demand 11' >&7
 while ! grep -q on_demand /out/old.txt; do sleep 0.1; done
 sample old
-exec 7>&-
+# Not by closing its input: the sampler has inherited our end of it.
+kill "$old"
 wait "$old"
 
 # Away and back while attached.

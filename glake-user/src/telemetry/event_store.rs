@@ -7,6 +7,7 @@
 use crate::error::{Error, Kind, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const MARK: &[u8; 4] = b"GLKE";
@@ -90,6 +91,8 @@ fn open_log(folder: &Path) -> Result<File> {
     let file = OpenOptions::new()
         .create(true)
         .append(true)
+        // Records name processes, workloads and addresses: not for everybody on the host.
+        .mode(0o640)
         .open(&path)
         .map_err(|e| Error::os(format!("opening {}", path.display()), e))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -200,6 +203,18 @@ mod tests {
         assert_eq!(text(&found), [r#"{"n":0}"#, r#"{"n":1}"#]);
         assert_eq!((found.unknown, found.damaged_bytes), (0, 0));
         assert_eq!(read(&dir.path().join("nowhere")).expect("no error"), Found::default());
+    }
+
+    #[test]
+    fn records_are_not_for_everybody_on_the_host_before_and_after_rotation() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut store = EventStore::open(dir.path(), 64 << 10).expect("opened");
+        (0..3).for_each(|_| store.append(RECORD, &[b'x'; 20 << 10]).expect("appended"));
+        for name in ["events.log", "events.old"] {
+            let mode = std::fs::metadata(dir.path().join(name)).expect("there").permissions().mode();
+            assert_eq!(mode & 0o007, 0, "{name}: {mode:o}");
+        }
     }
 
     #[test]

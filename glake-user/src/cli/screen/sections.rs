@@ -139,6 +139,15 @@ const GPUS: &[Column] = &[
     Column::text("PCI", 12, 9),
     Column::number("XIDS", 5, 7),
     Column::text("LAST XID", 20, 8),
+];
+
+/// Where paging of managed memory is watched.
+const PAGING_GPUS: &[Column] = &[
+    GPUS[0],
+    GPUS[1],
+    GPUS[2],
+    GPUS[3],
+    GPUS[4],
     Column::number("UVM FAULTS", 10, 6),
     Column::number("TO GPU", 9, 5),
     Column::number("TO CPU", 9, 5),
@@ -177,7 +186,9 @@ fn gpus(state: &State) -> Table {
                 ),
             ],
         };
-        row.cells.extend(paging(state, pci));
+        if state.uvm.is_some() {
+            row.cells.extend(paging(state, pci));
+        }
         row
     };
     let mut rows: Vec<Row> = Vec::new();
@@ -195,7 +206,8 @@ fn gpus(state: &State) -> Table {
             rows.push(row(&xid.pci, "-".into(), model.into(), labels));
         }
     }
-    Table { columns: GPUS, rows, empty: String::new() }
+    let columns = if state.uvm.is_some() { PAGING_GPUS } else { GPUS };
+    Table { columns, rows, empty: String::new() }
 }
 
 const WORKLOADS: &[Column] = &[

@@ -29,9 +29,9 @@ use windows::Share;
         glake uvm --pid 41873 --for 30s         watch a running process for 30 s\n  \
         glake uvm --exact -- ./short_test       every event, all the time\n  \
         glake uvm --json --output u.jsonl -- python train.py\n\n\
-        By default events are on for 40 ms of each second: numbers are a sample, and the report says of how much.\n\
-        --exact counts every event, and costs: on an H200 a program that does nothing but page ran 16 % (light),\n\
-        47 % (moves) and 52 % (all) longer (docs/benchmarks.md).\n\n\
+        By default events are on for 30 ms of each second: numbers are a sample, and the report says of how much.\n\
+        --exact counts every event, and costs: on an H200 a program that does nothing but page ran 17 to 20 % (rare ones only,\n\
+        light), 55 % (moves) and 57 % (all) longer (docs/benchmarks.md).\n\n\
         With a COMMAND its exit status becomes ours, its output is untouched and the report goes to stderr.\n\
         Another user's process needs root or CAP_SYS_PTRACE; your own child needs neither.\n\
         Exit codes with --pid: 0 done, 1 failed, 3 done but events were dropped."
@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// Which events: all, moves, light, or names with commas between. Fewer cost the program less.
     #[arg(long, value_name = "EVENTS", default_value = "all")]
     events: String,
-    /// Events on all the time instead of 40 ms of each second: nothing is estimated, and the program is slowed.
+    /// Events on all the time instead of 30 ms of each second: nothing is estimated, and the program is slowed.
     #[arg(long)]
     exact: bool,
     /// Stop after this time: 30s, 5m. A COMMAND goes on, unwatched.

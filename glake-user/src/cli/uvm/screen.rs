@@ -195,8 +195,8 @@ fn write_summary(out: &mut String, r: &Report) -> std::fmt::Result {
     if let (Some(on), Some(share)) = (r.on, r.share()) {
         writeln!(
             out,
-            "SAMPLED  events were on for {:.2} s of it ({:.1} %). Below is what came then; x {:.0} estimates the whole. \
-             All of it, at a cost: --exact",
+            "SAMPLED  events were on for {:.2} s of it ({:.1} %). Below is what came then; x {:.0} is a low estimate of the \
+             whole, since the program pages more slowly while they are on. All of it, at a cost: --exact",
             on.as_secs_f64(),
             share * 100.0,
             1.0 / share
@@ -289,12 +289,12 @@ fn moves(out: &mut String, r: &Report) -> std::fmt::Result {
     let others = causes.keys().copied().filter(|c| !always.contains(c));
     for cause in always.into_iter().chain(others) {
         let moved = causes.get(&cause).copied().unwrap_or_default();
-        writeln!(out, "{}", cause_line(cause, moved, total.bytes))?;
+        writeln!(out, "{}", cause_line(cause, moved, total.bytes, r.on.is_some()))?;
     }
     Ok(())
 }
 
-fn cause_line(cause: Cause, moved: Moved, total: u64) -> String {
+fn cause_line(cause: Cause, moved: Moved, total: u64, sampled: bool) -> String {
     let share = if total == 0 { 0.0 } else { moved.bytes as f64 / total as f64 };
     let words = match cause {
         Cause::OnDemand => "on demand",
@@ -305,7 +305,8 @@ fn cause_line(cause: Cause, moved: Moved, total: u64) -> String {
         Cause::Other(_) => "other",
     };
     if cause == Cause::Eviction && moved.bytes == 0 {
-        return format!("   {words:<16} {:>9}         GPU memory was never short", "0 B");
+        let what = if sampled { "none while events were on" } else { "GPU memory was never short" };
+        return format!("   {words:<16} {:>9}         {what}", "0 B");
     }
     let bar = "#".repeat((share * 34.0).round() as usize);
     format!("   {words:<16} {:>9}  {:>3.0} %  {bar}", bytes(moved.bytes), share * 100.0).trim_end().to_owned()

@@ -161,8 +161,9 @@ fn a_sample_says_of_how_much_and_how_to_estimate_the_whole() {
     let report = Report { on, ..measured() };
     let text = summary(&report);
     assert!(text.contains("SAMPLED  events were on for 0.06 s of it (4.0 %)"), "{text}");
-    assert!(text.contains("x 25 estimates the whole") && text.contains("--exact"), "{text}");
+    assert!(text.contains("x 25 is a low estimate") && text.contains("--exact"), "{text}");
     assert_eq!(summary_json(&report)["events_on_share"], json!(0.04));
+    assert!(text.contains("none while events were on") && !text.contains("never short"), "{text}");
     assert!(!summary(&measured()).contains("SAMPLED"), "everything was counted");
     assert_eq!(summary_json(&measured())["events_on_share"], Value::Null);
     let told = line(1, Duration::from_secs(1), &Line::default(), 0, on);

@@ -329,13 +329,25 @@ fn meaning(record: &mut Record) {
     words.clone_into(&mut record.meaning);
 }
 
-/// The root's text: the kernel log's is richer than the trace point's, so the longer one stays.
+/// The root's text: the kernel log's is richer than the trace point's, which may be cut, so the fuller one stays. What is
+/// read from it comes from that one text, or a cut word would be taken for a whole one.
 fn describe(record: &mut Record, incoming: &Incoming, read: &Report) {
-    if read.message.len() > record.message.len() {
+    if is_fuller(&read.message, &record.message) {
         record.message.clone_from(&read.message);
         record.message_source.clone_from(&incoming.source);
     }
-    record.mmu = record.mmu.take().or_else(|| parse::mmu_fault(&read.message));
+    if let Some(found) = parse::mmu_fault(&record.message) {
+        record.mmu = Some(found);
+    } else if record.mmu.is_none() {
+        record.mmu = parse::mmu_fault(&read.message);
+    }
+}
+
+fn is_fuller(new: &str, old: &str) -> bool {
+    match old.strip_suffix(parse::CUT) {
+        Some(begin) if new.starts_with(begin) => !new.ends_with(parse::CUT),
+        _ => new.len() > old.len(),
+    }
 }
 
 fn name_process(

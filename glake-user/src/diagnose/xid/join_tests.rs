@@ -322,3 +322,28 @@ fn ten_gpus_of_reports_at_once_lose_none() {
     assert_eq!(out.len(), 10);
     assert_eq!(out.iter().map(|r| r.codes[&31].count()).sum::<u64>(), 10_000);
 }
+
+/// The pair of an H200 (driver 580.159.04): the trace point's text is cut in the middle of the fault's type.
+#[test]
+fn a_cut_text_of_the_trace_point_gives_way_to_the_whole_one_of_the_log() {
+    let whole = "channel 0x0000000a, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC1 GPCCLIENT_T1_4 faulted @ \
+                 0x809a_cc000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ";
+    let cut = format!("{}{}", &whole[..127], parse::CUT);
+    assert!(cut.contains("of type F"), "as it was: {cut}");
+    let mut j = joiner();
+    j.report(&trace(0, PCI, 31, &cut), &nobody);
+    let alone = j.end().remove(0).mmu.expect("an MMU fault");
+    assert_eq!(
+        (alone.address, alone.fault, alone.access),
+        (Some(0x809a_cc00_0000), None, None),
+        "nothing is guessed"
+    );
+    let mut j = joiner();
+    j.report(&trace(0, PCI, 31, &cut), &nobody);
+    j.report(&log(1, PCI, 31, &format!("pid=712, name=uvm_touch, {whole}")), &nobody);
+    let record = j.end().remove(0);
+    let mmu = record.mmu.as_ref().expect("an MMU fault");
+    assert_eq!((mmu.fault.as_deref(), mmu.access.as_deref()), (Some("FAULT_PDE"), Some("read")));
+    assert_eq!((record.message.as_str(), record.message_source.as_str()), (whole, "kernel log"));
+    assert!(show(&record).contains("READ at 0x809acc000000, FAULT_PDE"), "{}", show(&record));
+}

@@ -420,7 +420,7 @@ impl Live {
             }
             kind::XID | kind::SXID => {
                 let nvswitch = record.kind == kind::SXID;
-                let message = record::text(&record.text);
+                let message = record::whole_or_cut(&record.text, crate::events::xid::parse::CUT);
                 let source = if nvswitch { "nvswitch:nvswitch_dev_sxid" } else { "nvidia:nvidia_dev_xid" };
                 (source.to_owned(), What::Xid { pci: name, nvswitch, code: record.b, message })
             }

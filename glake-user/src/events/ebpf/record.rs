@@ -28,6 +28,16 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).trim_end().to_owned()
 }
 
+/// As [`text`], with `cut` at the end of one that fills its field: the kernel copies no more than fits, and a 0.
+pub fn whole_or_cut(bytes: &[u8], cut: char) -> String {
+    let mut found = text(bytes);
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    if end + 1 >= bytes.len() {
+        found.push(cut);
+    }
+    found
+}
+
 /// A request's status in words: a `blk_status_t` (include/linux/blk_types.h) or, below 0, an errno.
 pub fn block_status(status: i64) -> String {
     const WORDS: [(i64, &str); 18] = [
@@ -71,6 +81,12 @@ mod tests {
         assert_eq!(text(b"0000:3b:00.0\0junk"), "0000:3b:00.0");
         assert_eq!(text(b"full"), "full");
         assert_eq!(text(&[0xff, b'a', 0]), "\u{fffd}a");
+    }
+
+    #[test]
+    fn a_text_that_fills_its_field_says_that_it_was_cut() {
+        assert_eq!(whole_or_cut(b"ABCDEFG\0", '~'), "ABCDEFG~");
+        assert_eq!(whole_or_cut(b"ABCDEF\0\0", '~'), "ABCDEF");
     }
 
     #[test]

@@ -155,6 +155,9 @@ pub struct MmuFault {
     pub access: Option<String>,
 }
 
+/// Stands at the end of a text that was cut, so that its last word is not taken for a whole one.
+pub const CUT: char = '\u{2026}';
+
 /// Reads an MMU fault's text. `None`: the text is about something else.
 pub fn mmu_fault(message: &str) -> Option<MmuFault> {
     let rest = after(message, "MMU Fault: ENGINE ").or_else(|| after(message, "MMU fault: ENGINE "))?;
@@ -162,10 +165,10 @@ pub fn mmu_fault(message: &str) -> Option<MmuFault> {
     let (engine, rest) = rest.split_once(" faulted @ ").unwrap_or((rest, ""));
     found.engine = (!engine.is_empty()).then(|| engine.trim().to_owned());
     // "0x7f3a_1c200000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ": high part, underscore, 8 low digits.
-    let end = rest.find(['.', ' ', ',']).unwrap_or(rest.len());
+    let end = rest.find(['.', ' ', ',', CUT]).unwrap_or(rest.len());
     found.address = address(&rest[..end]);
     if let Some(kind) = after(rest, "Fault is of type ") {
-        let mut words = kind.split_whitespace();
+        let mut words = kind.split_whitespace().filter(|w| !w.ends_with(CUT));
         found.fault = words.next().map(|w| w.trim_end_matches(['.', ',']).to_owned());
         found.access = words.next().map(access);
     }
