@@ -17,13 +17,13 @@ use std::collections::BTreeMap;
 
 /// A ledger that remembers the reading before.
 #[derive(Default)]
-struct Book {
+pub(super) struct Book {
     ledger: Ledger,
     previous: Sample,
 }
 
 impl Book {
-    fn advance(&mut self, sample: &Sample, host: &Inventory) {
+    pub(super) fn advance(&mut self, sample: &Sample, host: &Inventory) {
         self.ledger.book(&Difference::between(&self.previous, sample), host);
         self.previous = sample.clone();
     }

@@ -2,7 +2,7 @@
 
 use super::{
     accept::Format,
-    ledger::Ledger,
+    tests::Book,
     text::render,
     tree::{Itself, tree},
 };
@@ -57,7 +57,7 @@ pub(super) fn paging(n: u64) -> Uvm {
 
 /// After the readings, with a name given to every workload at the first.
 fn body(host: &Inventory, readings: Vec<Option<Uvm>>) -> String {
-    let mut ledger = Ledger::default();
+    let mut ledger = Book::default();
     for (i, uvm) in readings.into_iter().enumerate() {
         let ns = SECOND * (1 + 61 * i as u64);
         ledger.advance(
