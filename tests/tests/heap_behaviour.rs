@@ -6,7 +6,7 @@ use glake::error::Kind;
 use glake::gpu::{Call, Costs, Device, Stream};
 use glake::standin::gpu::{Fault, HostGpu, Settings};
 use glake::stitch::trace::What;
-use glake::stitch::{Heap, Options, Reclaimer};
+use glake::stitch::{Budget, Heap, Options, Reclaimer};
 
 const MIB: u64 = 1 << 20;
 
@@ -307,4 +307,79 @@ fn the_reclaimer_ends_with_its_owner_and_with_the_heap() {
     let second = Reclaimer::start(&heap).unwrap();
     drop(heap);
     drop(second);
+}
+
+#[test]
+fn two_heaps_of_one_budget_hold_no_more_than_it_together() {
+    let budget = Budget::new(64 * MIB);
+    let (first, second) = (gpu(0, 1 << 30), gpu(0, 1 << 30));
+    let options = || Options { budget: Some(budget.clone()), handle_bytes: 4 * MIB, ..Options::default() };
+    let (a, b) = (heap(&first, options()), heap(&second, options()));
+    let block = a.allocate(48 * MIB, Stream(0)).unwrap();
+    assert_eq!(b.allocate(32 * MIB, Stream(0)).unwrap_err().kind(), Kind::Exhausted);
+    b.allocate(16 * MIB, Stream(0)).unwrap();
+    assert_eq!(budget.held(), 64 * MIB);
+    a.free(block.ptr, Stream(0)).unwrap();
+    a.trim().unwrap();
+    b.allocate(32 * MIB, Stream(0)).unwrap();
+    drop((a, b));
+    assert_eq!(budget.held(), 0);
+}
+
+#[test]
+fn a_heap_that_ends_gives_everything_back_allocated_blocks_included() {
+    let gpu = gpu(50_000_000, 1 << 30);
+    let heap = heap(&gpu, small());
+    let kept = scattered(&heap, Stream(0));
+    gpu.fill(Stream(0), kept[0], 4 * MIB, 1).unwrap();
+    heap.allocate(16 * MIB, Stream(0)).unwrap();
+    heap.pin(kept[1]).unwrap();
+    drop(heap);
+    assert_eq!((gpu.held(), gpu.lost()), (0, None));
+}
+
+#[test]
+fn frees_make_no_driver_call_also_with_several_streams() {
+    let gpu = gpu(0, 1 << 30);
+    let heap = heap(&gpu, Options::default());
+    let streams = [Stream(0), gpu.create_stream().unwrap()];
+    let turn = || {
+        for stream in streams {
+            for size in [40 * MIB, 3 * MIB, 700] {
+                let block = heap.allocate(size, stream).unwrap();
+                heap.free(block.ptr, stream).unwrap();
+            }
+        }
+    };
+    turn();
+    let before = heap.stats().foreground_total().calls;
+    (0..100).for_each(|_| turn());
+    assert_eq!(heap.stats().foreground_total().calls, before);
+}
+
+#[test]
+fn what_one_stream_freed_goes_to_another_without_a_wait_once_the_reclaimer_saw_it() {
+    let gpu = gpu(5_000_000, 1 << 30);
+    let heap = heap(&gpu, small());
+    let side = gpu.create_stream().unwrap();
+    heap.allocate(700, Stream(0)).unwrap();
+    let block = heap.allocate(24 * MIB, side).unwrap();
+    heap.free(block.ptr, side).unwrap();
+    heap.reclaim(u64::MAX).unwrap();
+    gpu.advance(6_000_000);
+    heap.allocate(24 * MIB, Stream(0)).unwrap();
+    assert_eq!(heap.stats().waits, 0);
+}
+
+#[test]
+fn each_pool_is_told_apart() {
+    let gpu = gpu(0, 1 << 30);
+    let heap = heap(&gpu, small());
+    let blocks: Vec<u64> = [100, 700_000, 5 * MIB].map(|s| heap.allocate(s, Stream(0)).unwrap().ptr).into();
+    let [small, large] = heap.stats().pools;
+    assert_eq!((small.blocks, small.requested, small.allocated), (2, 700_100, 512 + 700_416));
+    assert_eq!((large.blocks, large.allocated, large.reserved), (1, 5 * MIB, 8 * MIB));
+    heap.free(blocks[0], Stream(0)).unwrap();
+    assert_eq!(heap.stats().pools[0].active, 700_416);
+    assert_eq!(heap.stats().pools[0].reserved + large.reserved, heap.stats().reserved.current);
 }

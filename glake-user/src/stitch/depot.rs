@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::budget::Budget;
 use super::driver::Driver;
 use crate::error::{Error, Kind, Result};
 use crate::gpu::Handle;
@@ -17,18 +18,17 @@ pub(crate) struct Depot {
     reserved_peak: AtomicU64,
     /// `u64::MAX`: no limit but the device's.
     limit: AtomicU64,
-    /// Handles ever made.
-    made: AtomicU64,
+    budget: Option<Budget>,
 }
 
 impl Depot {
-    pub(crate) fn new(limit: Option<u64>) -> Depot {
+    pub(crate) fn new(limit: Option<u64>, budget: Option<Budget>) -> Depot {
         Depot {
             idle: Mutex::new(Vec::new()),
             reserved: AtomicU64::new(0),
             reserved_peak: AtomicU64::new(0),
             limit: AtomicU64::new(limit.unwrap_or(u64::MAX)),
-            made: AtomicU64::new(0),
+            budget,
         }
     }
 
@@ -56,14 +56,10 @@ impl Depot {
         self.limit.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Handles ever made.
-    pub(crate) fn made(&self) -> u64 {
-        self.made.load(Ordering::Relaxed)
-    }
-
     /// Bytes that the limit still leaves.
     pub(crate) fn headroom(&self) -> u64 {
-        self.limit().saturating_sub(self.reserved())
+        let shared = self.budget.as_ref().map_or(u64::MAX, Budget::left);
+        self.limit().saturating_sub(self.reserved()).min(shared)
     }
 
     /// Handles that are mapped nowhere.
@@ -86,20 +82,30 @@ impl Depot {
     /// A new handle, within the limit.
     pub(crate) fn create(&self, driver: &Driver, size: u64) -> Result<Handle> {
         self.admit(size)?;
-        let handle = driver.create(size).inspect_err(|_| {
-            self.reserved.fetch_sub(size, Ordering::Relaxed);
-        })?;
-        self.made.fetch_add(1, Ordering::Relaxed);
+        let handle = driver.create(size).inspect_err(|_| self.dismiss(size))?;
         // Only now: what the driver refused was never held.
         self.reserved_peak.fetch_max(self.reserved(), Ordering::Relaxed);
         Ok(handle)
+    }
+
+    /// Counts bytes as given back.
+    fn dismiss(&self, size: u64) {
+        self.reserved.fetch_sub(size, Ordering::Relaxed);
+        if let Some(budget) = &self.budget {
+            budget.give(size);
+        }
     }
 
     fn admit(&self, size: u64) -> Result<()> {
         let limit = self.limit();
         let add = |held: u64| held.checked_add(size).filter(|sum| *sum <= limit);
         match self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(_) => Ok(()),
+            Ok(_) if self.budget.as_ref().is_none_or(|b| b.take(size)) => Ok(()),
+            Ok(held) => {
+                self.reserved.fetch_sub(size, Ordering::Relaxed);
+                let doing = format!("holding {size} bytes more than {held}, with the process's budget spent");
+                Err(Error::new(Kind::Exhausted, doing).remedy("raise the budget that the heaps share"))
+            }
             Err(held) => {
                 let doing = format!("holding {size} bytes more than {held}, with a limit of {limit}");
                 Err(Error::new(Kind::Exhausted, doing).remedy("raise allocator.max_bytes"))
@@ -118,7 +124,7 @@ impl Depot {
                 self.keep(std::iter::once((handle, size)).chain(pieces));
                 return Err(e);
             }
-            self.reserved.fetch_sub(size, Ordering::Relaxed);
+            self.dismiss(size);
             given += size;
         }
         Ok(given)

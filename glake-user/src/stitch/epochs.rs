@@ -14,13 +14,16 @@ pub(crate) struct Epochs {
     /// Every epoch below this is past.
     pub(crate) past: u32,
     closed: VecDeque<(u32, Event)>,
-    /// Bytes freed in the open epoch.
-    pub(crate) freed: u64,
+    /// Something was freed, or moved, in the open epoch.
+    used: bool,
     /// Every epoch below this has been past for [`COLD_NS`]: what was freed then is not part of a cycle of this stream.
     cold: u32,
     /// What was past, and when that was looked at.
     seen: (u32, u64),
 }
+
+/// Events that one stream has in flight at most.
+const MOST_CLOSED: usize = 64;
 
 /// Memory that its stream has not touched for this long goes to other streams without need. Less, and streams that take
 /// turns would take the same memory from each other at every turn.
@@ -29,7 +32,13 @@ const COLD_NS: u64 = 1_000_000_000;
 impl Epochs {
     /// Epoch 0 is always past: for what the GPU never touched, or is known to be done with.
     pub(crate) fn new() -> Epochs {
-        Epochs { open: 1, past: 1, closed: VecDeque::new(), freed: 0, cold: 0, seen: (1, 0) }
+        Epochs { open: 1, past: 1, closed: VecDeque::new(), used: false, cold: 0, seen: (1, 0) }
+    }
+
+    /// Something belongs to the open epoch from now on.
+    pub(crate) fn touch(&mut self) -> u32 {
+        self.used = true;
+        self.open
     }
 
     /// Closes the open epoch with an event. Does nothing while the stream is captured: the epoch stays open.
@@ -37,7 +46,14 @@ impl Epochs {
         if let Some(event) = driver.record(stream) {
             self.closed.push_back((self.open, event));
             self.open += 1;
-            self.freed = 0;
+            self.used = false;
+        }
+    }
+
+    /// Closes the open epoch where that is of use and not too many are closed already: the device may be far behind.
+    pub(crate) fn close_used(&mut self, driver: &Driver, stream: Stream) {
+        if self.used && self.closed.len() < MOST_CLOSED {
+            self.close(driver, stream);
         }
     }
 

@@ -11,6 +11,7 @@ use super::lane::{Found, LARGE, Lane, SMALL};
 use super::lanes::{Lanes, lock};
 use super::options::Options;
 use super::recorder::Recorder;
+use super::space::Space;
 use super::trace::TraceEvent;
 use crate::error::{Error, Kind, Result};
 use crate::gpu::{Costs, Device, Stream};
@@ -24,11 +25,10 @@ pub struct Block {
     pub size: u64,
 }
 
-/// Bytes after which an epoch is closed, where epochs are needed: an event costs about 1 us.
-const EPOCH_BYTES: u64 = 32 << 20;
-
-/// A lane tells the heap's totals about changes of this size and more; see [`Heap::stats`].
+/// A lane tells the heap's totals about changes of this size and more, and of this share of what it holds; see
+/// [`Heap::stats`].
 const PUBLISH_BYTES: u64 = 1 << 20;
+const PUBLISH_SHARE: u64 = 32;
 
 /// Bits of `Heap::extras`.
 const CHECKS: u8 = 1;
@@ -46,8 +46,10 @@ pub(crate) struct Want {
     pub(crate) requested: u64,
 }
 
-/// The sum over all lanes, as far as they published it.
+/// The sum over all lanes, as far as they published it. On cache lines of its own (two, since processors fetch pairs): what
+/// lies beside it is read by every allocation.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Totals {
     pub(crate) allocated: AtomicU64,
     pub(crate) allocated_peak: AtomicU64,
@@ -93,7 +95,7 @@ impl Heap {
         if options.handle_bytes == 0 || !options.handle_bytes.is_multiple_of(granule) {
             let doing = format!("allocator.handle_bytes = {} with a unit of {granule}", options.handle_bytes);
             return Err(
-                Error::new(Kind::BadInput, doing).remedy("use a multiple of the unit, 8 MiB by default")
+                Error::new(Kind::BadInput, doing).remedy("use a multiple of the unit, 16 MiB by default")
             );
         }
         Ok(Heap {
@@ -102,7 +104,7 @@ impl Heap {
             total: device.memory()?.total,
             front: Driver::new(Arc::clone(&device)),
             back: Driver::new(device),
-            depot: Depot::new(options.max_bytes),
+            depot: Depot::new(options.max_bytes, options.budget.clone()),
             lanes: Lanes::new(options.handle_bytes),
             totals: Totals::default(),
             busy: AtomicU32::new(0),
@@ -130,6 +132,19 @@ impl Heap {
     /// Changes `allocator.max_bytes`. Memory already held is kept, even above the limit.
     pub fn set_max_bytes(&self, limit: Option<u64>) {
         self.depot.set_limit(limit);
+    }
+
+    /// GPU `ordinal` may read and write this heap's memory from now on: what is mapped already, and all that comes. Costs
+    /// driver time for every handle, and a context on that GPU: call it only when the program asks for it.
+    pub fn enable_peer(&self, ordinal: u32) -> Result<()> {
+        self.device().enable_peer(ordinal)?;
+        for lane in self.lanes.all() {
+            let lane = lock(lane);
+            for (start, size) in lane.spaces.iter().flat_map(Space::mapped_runs) {
+                self.front.set_access(start, size)?;
+            }
+        }
+        Ok(())
     }
 
     /// Asked in order when memory is short, before an allocation fails.
@@ -165,7 +180,7 @@ impl Heap {
                 self.poll(&mut lane)?;
             }
             if let Some(ptr) = lane.take(space, rounded, size) {
-                self.publish(&mut lane, PUBLISH_BYTES);
+                self.publish(&mut lane);
                 return Ok(Block { ptr, size: rounded });
             }
         }
@@ -273,11 +288,7 @@ impl Heap {
     fn give_back(&self, lane: &Mutex<Lane>, ptr: u64, other: Option<Stream>) -> Option<Found> {
         let mut lane = lock(lane);
         let found = lane.give_back(ptr, &self.front, other)?;
-        if lane.epochs.freed >= EPOCH_BYTES && self.needs_epochs() {
-            let stream = lane.stream;
-            lane.epochs.close(&self.front, stream);
-        }
-        self.publish(&mut lane, PUBLISH_BYTES);
+        self.publish(&mut lane);
         Some(found)
     }
 
@@ -290,7 +301,7 @@ impl Heap {
     }
 
     /// Whether frees must be gated by events: other streams may want the memory, or remaps wait for the GPU.
-    fn needs_epochs(&self) -> bool {
+    pub(crate) fn needs_epochs(&self) -> bool {
         self.lanes.count() > 1 || !self.options.remap_while_busy
     }
 
@@ -344,12 +355,23 @@ impl Heap {
         lane.poll(&self.front)
     }
 
-    /// Brings the totals up to date when the lane moved by `at_least` bytes.
-    pub(crate) fn publish(&self, lane: &mut Lane, at_least: u64) {
-        let tally = &mut lane.tally;
-        if tally.allocated.abs_diff(tally.published.0) < at_least {
+    /// Brings the totals up to date, if the lane moved enough for that: the hot path of several streams must not meet here.
+    #[inline]
+    pub(crate) fn publish(&self, lane: &mut Lane) {
+        // With one stream its own tally is the whole.
+        if self.lanes.count() < 2 {
             return;
         }
+        let tally = &lane.tally;
+        let apart = (tally.allocated / PUBLISH_SHARE).max(PUBLISH_BYTES);
+        if tally.allocated.abs_diff(tally.published.0) >= apart {
+            self.publish_now(lane);
+        }
+    }
+
+    /// Brings the totals up to date.
+    pub(crate) fn publish_now(&self, lane: &mut Lane) {
+        let tally = &mut lane.tally;
         let add = |total: &AtomicU64, peak: &AtomicU64, now: u64, before: u64| {
             let delta = now.wrapping_sub(before);
             // Wrapping: a fall is added as its two's complement; the sum of all lanes is never below zero.

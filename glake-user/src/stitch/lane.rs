@@ -6,6 +6,7 @@ use super::apply::{Failure, apply};
 use super::depot::{Depot, Piece};
 use super::driver::Driver;
 use super::epochs::Epochs;
+use super::kept::Kept;
 use super::plan::{Home, Offer, Part, Plan, Spot};
 use super::space::{Mapping, NIL, Node, Space, State};
 use super::table::PtrTable;
@@ -83,6 +84,8 @@ pub(crate) struct Found {
 pub(crate) struct Lane {
     pub(crate) stream: Stream,
     pub(crate) spaces: [Space; 2],
+    /// Of the small space.
+    pub(crate) kept: Kept,
     table: PtrTable,
     pub(crate) epochs: Epochs,
     pub(crate) zombies: VecDeque<Zombie>,
@@ -100,6 +103,7 @@ impl Lane {
         Lane {
             stream,
             spaces: [Space::new(), Space::new()],
+            kept: Kept::new(),
             table: PtrTable::new(),
             epochs: Epochs::new(),
             zombies: VecDeque::new(),
@@ -113,15 +117,43 @@ impl Lane {
 
     /// A block from a free range, without any driver call.
     pub(crate) fn take(&mut self, space: usize, size: u64, requested: u64) -> Option<u64> {
+        if space == SMALL {
+            return self.take_small(size, requested);
+        }
         let node = self.spaces[space].fit(size)?;
         // Blocks smaller than a handle come from the high end, larger ones from the low end: so the small ones sit
         // together, and fewer handles are kept from being wholly free by one small block.
-        if space == LARGE && size < self.low_end {
+        if size < self.low_end {
             let node = self.spaces[space].hand_out_high(node, size, requested);
             return Some(self.enter(space, node));
         }
         self.spaces[space].hand_out(node, size, requested);
         Some(self.enter(space, node))
+    }
+
+    fn take_small(&mut self, size: u64, requested: u64) -> Option<u64> {
+        if let Some(node) = self.kept.get(size) {
+            self.spaces[SMALL].hand_out_kept(node, requested);
+            return Some(self.enter(SMALL, node));
+        }
+        let node = match self.spaces[SMALL].fit(size) {
+            Some(node) => node,
+            None if self.kept.bytes() > 0 => {
+                self.join_kept();
+                self.spaces[SMALL].fit(size)?
+            }
+            None => return None,
+        };
+        self.spaces[SMALL].hand_out(node, size, requested);
+        Some(self.enter(SMALL, node))
+    }
+
+    /// Blocks that were kept whole join the free ranges beside them.
+    pub(crate) fn join_kept(&mut self) {
+        for node in self.kept.drain() {
+            let epoch = self.spaces[SMALL].node(node).epoch;
+            self.spaces[SMALL].turn(node, State::Free, epoch);
+        }
     }
 
     /// Counts a node that was just handed out.
@@ -163,9 +195,13 @@ impl Lane {
         self.tally.allocated -= node.size;
         self.tally.requested -= node.requested;
         self.tally.blocks -= 1;
-        self.epochs.freed += node.size;
         if !node.shared && other.is_none() {
-            self.spaces[space].turn(at, State::Free, self.epochs.open);
+            let epoch = self.epochs.touch();
+            if space == SMALL && self.kept.put(at, node.size) {
+                self.spaces[SMALL].set_aside(at, epoch);
+            } else {
+                self.spaces[space].turn(at, State::Free, epoch);
+            }
             return Some(found);
         }
         self.wait_for_streams(ptr, space, at, driver, other);
@@ -188,6 +224,14 @@ impl Lane {
         let mut waiting = Waiting { space, node, events: Vec::new(), unmarked: streams };
         waiting.mark(driver);
         self.waiting.push(waiting);
+    }
+
+    /// Takes every block back.
+    pub(crate) fn take_all_back(&mut self, driver: &Driver) {
+        let blocks: Vec<u64> = self.table.iter().map(|(ptr, _)| ptr).collect();
+        for ptr in blocks {
+            self.give_back(ptr, driver, None);
+        }
     }
 
     /// `stream` uses the block at `ptr` too. False: not this lane's block.
@@ -222,7 +266,8 @@ impl Lane {
 
     fn settle(&mut self, done: &Waiting) {
         self.tally.pending -= self.spaces[done.space].node(done.node).size;
-        self.spaces[done.space].turn(done.node, State::Free, self.epochs.open);
+        let epoch = self.epochs.touch();
+        self.spaces[done.space].turn(done.node, State::Free, epoch);
     }
 
     pub(crate) fn any_waiting(&self) -> bool {
@@ -266,7 +311,8 @@ impl Lane {
     }
 
     /// Handles in wholly free ranges.
-    pub(crate) fn offers(&self, which: Which) -> Vec<Offer> {
+    pub(crate) fn offers(&mut self, which: Which) -> Vec<Offer> {
+        self.join_kept();
         let mut offers = Vec::new();
         for (index, space) in self.spaces.iter().enumerate() {
             for at in space.free.at_least(&space.nodes, 1) {

@@ -72,7 +72,7 @@ impl Heap {
                     let node = space.node(at);
                     let used = match node.state {
                         State::Used => Use::Allocated,
-                        State::Free => Use::Free,
+                        State::Free | State::Kept => Use::Free,
                         State::Pending => Use::Pending,
                         State::Zombie => Use::Zombie,
                         State::Lost => Use::Lost,

@@ -2,11 +2,13 @@
 
 mod apply;
 mod bins;
+mod budget;
 mod checks;
 mod depot;
 mod driver;
 mod epochs;
 pub mod heap;
+mod kept;
 mod lane;
 mod lanes;
 pub mod map;
@@ -25,8 +27,9 @@ mod table;
 pub mod target;
 pub mod trace;
 
+pub use budget::Budget;
 pub use heap::{Block, Heap};
-pub use options::Options;
+pub use options::{Config, Options};
 pub use reclaim::{Reclaimed, Reclaimer};
 pub use stats::Stats;
 pub use target::HeapTarget;

@@ -64,8 +64,10 @@ pub struct View {
     pub slack: u64,
     /// The unit of physical memory.
     pub granule: u64,
-    /// The usual size of a new handle.
+    /// The size of a new handle of this block.
     pub handle_bytes: u64,
+    /// The smallest size of a new handle, where the limits leave room for it.
+    pub least_bytes: u64,
     /// What driver calls cost.
     pub costs: Costs,
 }
@@ -143,28 +145,35 @@ fn need(view: &View, spot: &Spot) -> u64 {
 
 /// The handles for a spot, or the bytes that are missing.
 fn gather(view: &View, spot: &Spot) -> Result<Vec<Part>, u64> {
-    let need = need(view, spot);
     let mut parts = Vec::new();
-    let mut left = need;
+    let mut left = need(view, spot);
     let usable = |o: &&Offer| o.home.is_none_or(|h| h.range != spot.free.0 || spot.free.1 == 0);
-    let (idle, homed): (Vec<&Offer>, Vec<&Offer>) =
-        view.offers.iter().filter(usable).partition(|o| o.home.is_none());
+    // A small block must not take a large handle to its pool: the next large block would take it back, and so on.
+    let (offers, too_large): (Vec<&Offer>, Vec<&Offer>) =
+        view.offers.iter().filter(usable).partition(|o| view.space != 0 || o.size <= view.handle_bytes);
+    let (idle, homed): (Vec<&Offer>, Vec<&Offer>) = offers.into_iter().partition(|o| o.home.is_none());
     take(&mut parts, &mut left, idle);
     let within = view.slack.min(view.headroom).min(left) / view.granule * view.granule;
     let mut headroom = view.headroom;
     if within > 0 {
-        make(view, &mut parts, within);
-        left -= within;
-        headroom -= within;
+        let made = make(view, &mut parts, within, headroom);
+        left = left.saturating_sub(made);
+        headroom -= made;
     }
-    let mut homed = homed;
-    homed.sort_by_key(|o| o.home.map(|h| (h.range_size, h.range, u64::MAX - h.address)));
-    take(&mut parts, &mut left, homed);
+    take(&mut parts, &mut left, smallest_ranges_first(homed));
+    if left > headroom {
+        take(&mut parts, &mut left, smallest_ranges_first(too_large));
+    }
     if left > headroom {
         return Err(left - headroom);
     }
-    make(view, &mut parts, left);
+    make(view, &mut parts, left, headroom);
     Ok(parts)
+}
+
+fn smallest_ranges_first(mut offers: Vec<&Offer>) -> Vec<&Offer> {
+    offers.sort_by_key(|o| o.home.map(|h| (h.range_size, h.range, u64::MAX - h.address)));
+    offers
 }
 
 /// Takes handles in order until `left` is covered, then leaves out those that turned out not to be needed.
@@ -191,21 +200,26 @@ fn take(parts: &mut Vec<Part>, left: &mut u64, offers: Vec<&Offer>) {
     }
 }
 
-/// New handles: whole ones, then ever smaller ones for the rest. The border of the block then lies among small handles,
-/// and when the block is free and another one of nearly its size takes its place, little is left over that no remap can
-/// use.
-fn make(view: &View, parts: &mut Vec<Part>, bytes: u64) {
-    let mut left = bytes;
-    while left > 0 {
+/// New handles: whole ones as far as they are allowed, then one or a few smaller ones. What they hold more than was needed
+/// is free address space, which the next block in that place extends.
+///
+/// `bytes` at least, `room` at most, which is no less. The bytes made.
+fn make(view: &View, parts: &mut Vec<Part>, bytes: u64, room: u64) -> u64 {
+    let mut made = 0;
+    while made < bytes {
+        let left = bytes - made;
         let size = if left >= view.handle_bytes {
             view.handle_bytes
         } else {
             // A power of two of granules; the smallest rest is one granule.
-            view.granule << (left / view.granule).ilog2()
+            let exact = view.granule << (left / view.granule).ilog2();
+            let usual = exact.max(view.least_bytes).min(view.handle_bytes);
+            if usual <= room - made { usual } else { exact }
         };
         parts.push(Part::New(size));
-        left -= size;
+        made += size;
     }
+    made
 }
 
 fn finish(view: &View, spot: Spot, parts: Vec<Part>, mapped: u64) -> Plan {
@@ -243,6 +257,7 @@ mod tests {
             slack: 0,
             granule: G,
             handle_bytes: 8 * G,
+            least_bytes: G,
             costs: Costs::H200,
         }
     }
@@ -292,11 +307,32 @@ mod tests {
     }
 
     #[test]
+    fn a_small_block_takes_a_large_handle_only_when_nothing_else_is_left() {
+        let mut v = view(1024);
+        v.space = 0;
+        v.handle_bytes = G;
+        v.offers = vec![homed(1, 8 * G, 50 * G, 9 * G), idle(2, 8 * G)];
+        assert_eq!(plan(&v).unwrap().parts, vec![Part::New(G)]);
+        v.headroom = 0;
+        assert!(matches!(plan(&v).unwrap().parts[..], [Part::Take(_)]));
+    }
+
+    #[test]
     fn the_smallest_free_ranges_give_first() {
         let mut v = view(G);
         v.offers = vec![homed(1, G, 50 * G, 9 * G), homed(2, G, 90 * G, 2 * G)];
         let parts = plan(&v).unwrap().parts;
         assert!(matches!(parts[..], [Part::Take(o)] if o.handle == Handle(2)));
+    }
+
+    #[test]
+    fn new_handles_are_whole_unless_the_limit_is_near() {
+        let mut v = view(21 * G);
+        v.least_bytes = 8 * G;
+        assert_eq!(plan(&v).unwrap().parts, vec![Part::New(8 * G); 3]);
+        v.headroom = 22 * G;
+        let sizes: Vec<u64> = plan(&v).unwrap().parts.iter().map(|p| p.size() / G).collect();
+        assert_eq!(sizes, [8, 8, 4, 1]);
     }
 
     #[test]
@@ -331,9 +367,10 @@ mod tests {
         #[test]
         fn every_plan_is_large_enough_and_breaks_no_rule(
             size in 1..60 * G / 512, offers in offers(), headroom in 0..50_u64, slack in 0..10_u64,
-            free in 0..6_u64, room in 1..80_u64,
+            free in 0..6_u64, room in 1..80_u64, least in 1..9_u64,
         ) {
             let mut v = view(size * 512);
+            v.least_bytes = least * G;
             v.offers = offers;
             v.headroom = headroom * G;
             v.slack = slack * G;

@@ -29,16 +29,6 @@ const LADDER: [Rung; 4] = [Rung::OtherStreams, Rung::SharedBlocks, Rung::OtherSt
 /// Address space of small blocks comes in regions of this size.
 const SMALL_REGION: u64 = 4 << 30;
 
-/// A block is made of about this many new handles at most. This and the next constant come from the curve of
-/// `bench_alloc policy` over both training traces and their scaled copies.
-const MOST_HANDLES: u64 = 128;
-
-/// Handles after which new ones are twice as large.
-const DOUBLE_AFTER: u64 = 1200;
-
-/// 8 MiB become 128 MiB at most.
-const MOST_DOUBLINGS: u64 = 4;
-
 /// How an attempt to extend ended short of a block.
 enum Short {
     /// Bytes missing.
@@ -84,7 +74,7 @@ impl Heap {
         let mut lane = lock(lane);
         self.poll(&mut lane)?;
         if let Some(ptr) = lane.take(want.space, want.size, want.requested) {
-            self.publish(&mut lane, 1);
+            self.publish_now(&mut lane);
             return Ok(Ok(ptr));
         }
         let plan = match self.make_plan(&mut lane, want, device_left)? {
@@ -95,8 +85,11 @@ impl Heap {
         match lane.carry_out(&plan, want.space, (want.size, want.requested), &self.front, &self.depot) {
             Ok(ptr) => {
                 self.grows.store(grows, Ordering::Relaxed);
+                if self.options.log {
+                    log_plan(&plan, want, &lane);
+                }
                 self.count_avoided(&plan, want.size);
-                self.publish(&mut lane, 1);
+                self.publish_now(&mut lane);
                 self.settle_zombies(&mut lane)?;
                 Ok(Ok(ptr))
             }
@@ -136,7 +129,7 @@ impl Heap {
     }
 
     pub(crate) fn view(&self, lane: &mut Lane, want: &Want, device_left: u64) -> View {
-        self.publish(lane, 1);
+        self.publish_now(lane);
         let idle = self.depot.list().into_iter().map(|(handle, size)| Offer { handle, size, home: None });
         let mut offers: Vec<Offer> = idle.collect();
         offers.extend(lane.offers(self.own_ranges()));
@@ -146,9 +139,10 @@ impl Heap {
             spots: lane.spots(want.space),
             offers,
             headroom: self.depot.headroom().min(device_left) / self.granule * self.granule,
-            slack: self.slack(want.size),
+            slack: self.slack(lane, want.size),
             granule: self.granule,
             handle_bytes: self.handle_bytes(want),
+            least_bytes: if want.space == SMALL { self.granule } else { self.options.handle_bytes },
             costs: self.costs,
         }
     }
@@ -158,23 +152,20 @@ impl Heap {
         if self.options.remap_while_busy { Which::All } else { Which::Past }
     }
 
-    /// The size of a new handle. It doubles with every [`DOUBLE_AFTER`] handles made, so that the driver's time does not
-    /// grow with the memory; and for very large blocks, so that one call never makes very many.
+    /// The size of a new handle. All are alike, so that any wholly free one fits where one is needed, but for the handles
+    /// of very large blocks: the driver's time goes by their number, and somebody waits for it.
     fn handle_bytes(&self, want: &Want) -> u64 {
         if want.space == SMALL {
             return self.granule;
         }
-        let mut size = self.options.handle_bytes << (self.depot.made() / DOUBLE_AFTER).min(MOST_DOUBLINGS);
-        while want.size / size > MOST_HANDLES {
-            size *= 2;
-        }
-        size
+        let share = want.size.div_ceil(self.options.handles_per_block.max(1)).next_multiple_of(self.granule);
+        share.max(self.options.handle_bytes)
     }
 
     /// New memory that the policy prefers to remapping: `reserved <= peak allocated * (1 + ratio)`.
-    fn slack(&self, size: u64) -> u64 {
+    fn slack(&self, lane: &Lane, size: u64) -> u64 {
         let now = self.totals.allocated.load(Ordering::Relaxed) + size;
-        let peak = self.totals.allocated_peak.load(Ordering::Relaxed).max(now);
+        let peak = self.totals.allocated_peak.load(Ordering::Relaxed).max(lane.tally.allocated_peak).max(now);
         let allowed = (peak as f64 * (1.0 + self.options.remap_slack_ratio)) as u64;
         allowed.saturating_sub(self.depot.reserved()) / self.granule * self.granule
     }
@@ -315,6 +306,21 @@ impl Heap {
         }
         error.remedy("allocate less, or free memory that other processes hold on this GPU")
     }
+}
+
+/// One line for an allocation that needed the driver.
+fn log_plan(plan: &Plan, want: &Want, lane: &Lane) {
+    let new = new_bytes(plan);
+    log::info!(
+        "allocated {} on stream {:#x}: {} mapped in {} handles, {} of it new, {} remapped; about {} us of driver time",
+        units::bytes(want.requested),
+        lane.stream.0,
+        units::bytes(plan.mapped),
+        plan.parts.len(),
+        units::bytes(new),
+        units::bytes(plan.mapped - new),
+        plan.now_ns / 1000,
+    );
 }
 
 fn new_bytes(plan: &Plan) -> u64 {

@@ -1,11 +1,12 @@
 //! Background work: unmaps what the GPU is done with and makes handles ahead, a little at a time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::heap::Heap;
+use super::lane::{Lane, Zombie};
 use super::lanes::lock;
 use crate::error::{Error, Result};
 
@@ -34,14 +35,7 @@ impl Heap {
                 if self.captures.load(Ordering::SeqCst) > 0 {
                     return Ok(done);
                 }
-                let ripe = {
-                    let mut lane = lock(lane);
-                    if lane.zombies.is_empty() {
-                        break;
-                    }
-                    lane.poll(&self.back)?;
-                    lane.ripe(BATCH)
-                };
+                let ripe = self.next_ripe(lane)?;
                 for zombie in &ripe {
                     let unmapped = self.back.unmap(zombie.address, zombie.size);
                     if let Err(e) = &unmapped {
@@ -59,6 +53,18 @@ impl Heap {
         }
         done.made = self.make_ahead()?;
         Ok(done)
+    }
+
+    /// Closes the lane's epoch where other streams may want the memory, and takes the next zombies. Frees close no epoch
+    /// themselves: an event costs more than the free.
+    fn next_ripe(&self, lane: &Mutex<Lane>) -> Result<Vec<Zombie>> {
+        let mut lane = lock(lane);
+        if self.needs_epochs() {
+            let stream = lane.stream;
+            lane.epochs.close_used(&self.back, stream);
+        }
+        lane.poll(&self.back)?;
+        Ok(lane.ripe(BATCH))
     }
 
     /// One handle more for the next request, while the heap grows.

@@ -107,6 +107,11 @@ impl Heap {
             let doing = format!("closing a heap with {blocks} blocks allocated");
             return Err(Error::new(Kind::Misuse, doing).remedy("free them first"));
         }
+        self.dissolve()
+    }
+
+    /// Gives everything back that is not in a block any more.
+    fn dissolve(&self) -> Result<()> {
         for lane in self.lanes.all() {
             lock(lane).unpin_all();
         }
@@ -118,6 +123,19 @@ impl Heap {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Heap {
+    /// A heap that ends with blocks allocated takes them along, once the work that uses them is done. On a lost device, or
+    /// while a graph is captured, nothing can be given back.
+    fn drop(&mut self) {
+        for lane in self.lanes.all() {
+            lock(lane).take_all_back(&self.front);
+        }
+        if let Err(e) = self.dissolve() {
+            log::warn!("ending a heap on {}: {}", self.front.device.name(), e.chain());
+        }
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) enum State {
     Used,
     /// Mapped, and free for the stream that owns the space.
     Free,
+    /// Mapped and free, kept whole for the next block of its size.
+    Kept,
     /// Nothing mapped.
     Gap,
     /// Handed back, but other streams may still use it.
@@ -134,6 +136,21 @@ impl Space {
         node.requested = requested;
         node.shared = false;
         high
+    }
+
+    /// Puts a node that was handed out aside: it is not joined with its neighbours.
+    pub(crate) fn set_aside(&mut self, at: u32, epoch: u32) {
+        let node = &mut self.nodes[at as usize];
+        node.state = State::Kept;
+        node.epoch = epoch;
+    }
+
+    /// Hands out a node that was set aside.
+    pub(crate) fn hand_out_kept(&mut self, at: u32, requested: u64) {
+        let node = &mut self.nodes[at as usize];
+        node.state = State::Used;
+        node.requested = requested;
+        node.shared = false;
     }
 
     /// Gives a node another state and joins it with equal neighbours. Gives the node that now holds its bytes.
@@ -259,6 +276,18 @@ impl Space {
                 Some(here)
             })
         })
+    }
+
+    /// Address ranges that are mapped without a break, zombies left out.
+    pub(crate) fn mapped_runs(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (start, mapping) in &self.mappings {
+            match runs.last_mut() {
+                Some((first, size)) if *first + *size == *start => *size += mapping.size,
+                _ => runs.push((*start, mapping.size)),
+            }
+        }
+        runs
     }
 
     /// The handles that lie wholly within a node, by address.

@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::heap::Heap;
-use super::lane::Lane;
+use super::lane::{Lane, SPACES, Tally};
 use super::lanes::lock;
+use super::space::{Space, State};
 use crate::gpu::Call;
 
 /// A quantity with its peak since the last reset.
@@ -27,6 +28,21 @@ pub struct CallCount {
     pub calls: u64,
     /// Nanoseconds spent in them.
     pub ns: u64,
+}
+
+/// What one of the two pools holds now: small blocks (below 1 MiB), or all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct PoolStats {
+    /// Blocks handed out (`allocation.small_pool`, `allocation.large_pool`).
+    pub blocks: u64,
+    /// Their bytes, rounded to 512 (`allocated_bytes`).
+    pub allocated: u64,
+    /// The same as they were asked for (`requested_bytes`).
+    pub requested: u64,
+    /// Bytes handed out or waiting for other streams (`active_bytes`).
+    pub active: u64,
+    /// Physical memory mapped for it (`reserved_bytes`); idle memory belongs to no pool.
+    pub reserved: u64,
 }
 
 /// A snapshot of the heap's counters.
@@ -58,6 +74,8 @@ pub struct Stats {
     pub ooms: u64,
     /// Allocations that would have failed without remapping.
     pub ooms_avoided: u64,
+    /// The pools: small blocks, and large ones.
+    pub pools: [PoolStats; SPACES],
     /// The largest free mapped range of any stream.
     pub largest_free: u64,
     /// Free mapped bytes.
@@ -88,20 +106,23 @@ fn total(calls: &[CallCount]) -> CallCount {
 impl Heap {
     /// The counters now.
     ///
-    /// With one stream every peak is exact. With several, `allocated` and `requested` peaks are exact to 1 MiB for each
-    /// stream: lanes report changes from that size on, so that small blocks do not make threads wait for each other.
+    /// With one stream every peak is exact. With several, `allocated` and `requested` peaks are exact to a thirty-second of
+    /// each stream's bytes: streams report larger changes only, so that threads do not wait for each other.
     pub fn stats(&self) -> Stats {
         let mut stats =
             Stats { foreground: self.front.counts(), background: self.back.counts(), ..Stats::default() };
         let lanes = self.lanes.all();
         for lane in &lanes {
             let mut lane = lock(lane);
-            self.publish(&mut lane, 1);
+            self.publish_now(&mut lane);
             add_lane(&mut stats, &lane);
         }
         if lanes.len() > 1 {
-            stats.allocated.peak = self.totals.allocated_peak.load(Ordering::Relaxed);
-            stats.requested.peak = self.totals.requested_peak.load(Ordering::Relaxed);
+            // A lane's own peak may date from when it was the only one.
+            let own = |of: fn(&Tally) -> u64| lanes.iter().map(|l| of(&lock(l).tally)).max().unwrap_or(0);
+            let (allocated, requested) = (&self.totals.allocated_peak, &self.totals.requested_peak);
+            stats.allocated.peak = allocated.load(Ordering::Relaxed).max(own(|t| t.allocated_peak));
+            stats.requested.peak = requested.load(Ordering::Relaxed).max(own(|t| t.requested_peak));
         }
         let reserved = self.depot.reserved();
         stats.reserved = Level { current: reserved, peak: self.depot.reserved_peak(), ..Level::default() };
@@ -115,7 +136,7 @@ impl Heap {
     pub fn reset_peaks(&self) {
         for lane in self.lanes.all() {
             let mut lane = lock(lane);
-            self.publish(&mut lane, 1);
+            self.publish_now(&mut lane);
             let t = &mut lane.tally;
             t.allocated_peak = t.allocated;
             t.requested_peak = t.requested;
@@ -158,8 +179,24 @@ fn add_lane(stats: &mut Stats, lane: &Lane) {
     stats.remapped_bytes += t.remapped;
     stats.zombie_bytes += t.zombie;
     stats.lost_bytes += t.lost;
-    for space in &lane.spaces {
+    stats.free += lane.kept.bytes();
+    for (space, pool) in lane.spaces.iter().zip(&mut stats.pools) {
+        add_pool(pool, space);
         stats.free += space.free_bytes;
         stats.largest_free = stats.largest_free.max(space.free.largest(&space.nodes));
+    }
+}
+
+fn add_pool(pool: &mut PoolStats, space: &Space) {
+    pool.reserved += space.mappings.values().map(|m| m.size).sum::<u64>();
+    for node in space.in_order().map(|at| space.node(at)) {
+        if matches!(node.state, State::Used | State::Pending) {
+            pool.active += node.size;
+        }
+        if node.state == State::Used {
+            pool.blocks += 1;
+            pool.allocated += node.size;
+            pool.requested += node.requested;
+        }
     }
 }

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::chain::{At, Block, Chains, State};
+use super::books::{Books, pool_of};
+use super::chain::{At, Block, State};
 use super::sizes::{self, Rounding};
 use super::{Cell, Model, Region, Use};
 use crate::error::{Error, Kind, Result};
@@ -28,26 +29,16 @@ pub struct Caching {
     rounding: Rounding,
     max_split: Option<u64>,
     capacity: u64,
-    chains: Chains,
-    live: HashMap<u64, At>,
-    /// Blocks the program let go of, waiting for other streams.
-    pending: HashMap<u64, At>,
+    books: Books,
     segments: BTreeMap<u64, Segment>,
     recorded: HashMap<u64, VecDeque<u64>>,
     next_address: u64,
-    usage: Usage,
-    retries: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     size: u64,
     first: At,
-}
-
-/// Pools: 0 small, 1 large, 2 and 3 the same of private pools.
-fn pool_of(pool: Pool, small: bool) -> usize {
-    usize::from(pool == Pool::Private) * 2 + usize::from(!small)
 }
 
 impl Caching {
@@ -57,14 +48,10 @@ impl Caching {
             rounding: Rounding { divisions: settings.roundup_power2_divisions.clone() },
             max_split: settings.max_split_size,
             capacity,
-            chains: Chains::new(4),
-            live: HashMap::new(),
-            pending: HashMap::new(),
+            books: Books::new(),
             segments: BTreeMap::new(),
             recorded: HashMap::new(),
             next_address: OUR_ADDRESSES,
-            usage: Usage::default(),
-            retries: 0,
         }
     }
 
@@ -86,19 +73,19 @@ impl Caching {
         let at = self.add_segment(start.address, start.size, start.stream, pool_of(pool, start.small));
         let mut rest = at;
         for held in &start.blocks {
-            let Some(before) = held.address.checked_sub(self.chains.at(rest).addr) else { continue };
-            if before + held.size > self.chains.at(rest).size {
+            let Some(before) = held.address.checked_sub(self.books.chains.at(rest).addr) else { continue };
+            if before + held.size > self.books.chains.at(rest).size {
                 continue;
             }
-            self.chains.unlist(rest);
+            self.books.chains.unlist(rest);
             let mut here = rest;
             if before > 0 {
-                here = self.chains.cut(rest, before, State::Used);
-                self.chains.list(rest);
+                here = self.books.chains.cut(rest, before, State::Used);
+                self.books.chains.list(rest);
             }
-            let left = self.chains.at(here).size > held.size;
-            rest = if left { self.chains.cut(here, held.size, State::Free) } else { here };
-            self.take(here, held.id, held.requested);
+            let left = self.books.chains.at(here).size > held.size;
+            rest = if left { self.books.chains.cut(here, held.size, State::Free) } else { here };
+            self.books.take(here, held.id, held.requested);
             if !left {
                 break;
             }
@@ -118,27 +105,16 @@ impl Caching {
             prev: None,
             next: None,
         };
-        let at = self.chains.add(block);
+        let at = self.books.chains.add(block);
         self.segments.insert(addr, Segment { size, first: at });
-        self.usage.reserved += size;
+        self.books.usage.reserved += size;
         at
-    }
-
-    /// Marks a block that is in no set as used.
-    fn take(&mut self, at: At, id: u64, requested: u64) {
-        let block = self.chains.at_mut(at);
-        block.state = State::Used;
-        block.id = id;
-        block.requested = requested;
-        self.usage.allocated += block.size;
-        self.usage.requested += requested;
-        self.live.insert(id, at);
     }
 
     /// The best free block, if the rules on oversize blocks let it be used.
     fn find(&self, pool: usize, stream: u64, size: u64) -> Option<At> {
-        let at = self.chains.best(pool, stream, size)?;
-        let found = self.chains.at(at).size;
+        let at = self.books.chains.best(pool, stream, size)?;
+        let found = self.books.chains.at(at).size;
         let max = self.max_split.unwrap_or(u64::MAX);
         if (size < max && found >= max) || (size >= max && found >= size.saturating_add(OVERSIZE_SLACK)) {
             return None;
@@ -156,12 +132,12 @@ impl Caching {
 
     fn ask_driver(&mut self, pool: usize, stream: u64, size: u64) -> Option<At> {
         let bytes = sizes::segment(size);
-        if self.usage.reserved.checked_add(bytes)? > self.capacity {
+        if self.books.usage.reserved.checked_add(bytes)? > self.capacity {
             return None;
         }
         let addr = self.address(bytes);
-        self.usage.driver_calls += 1;
-        self.usage.foreground_ns += MALLOC.at(bytes);
+        self.books.usage.driver_calls += 1;
+        self.books.usage.foreground_ns += MALLOC.at(bytes);
         Some(self.add_segment(addr, bytes, stream, pool))
     }
 
@@ -181,16 +157,14 @@ impl Caching {
 
     /// Gives every segment that is wholly free back to the driver, after waiting for all streams.
     fn release_all(&mut self) {
-        self.retries += 1;
-        let waiting: Vec<At> = self.pending.drain().map(|(_, at)| at).collect();
-        for at in waiting {
+        for at in self.books.wait_for_all() {
             self.put_back(at);
         }
         let whole: Vec<u64> = self
             .segments
             .iter()
             .filter(|(_, s)| {
-                let b = self.chains.at(s.first);
+                let b = self.books.chains.at(s.first);
                 b.state == State::Free && b.size == s.size
             })
             .map(|(addr, _)| *addr)
@@ -202,25 +176,26 @@ impl Caching {
 
     fn release(&mut self, addr: u64) {
         let Some(segment) = self.segments.remove(&addr) else { return };
-        self.chains.unlist(segment.first);
-        self.chains.remove(segment.first);
-        self.usage.reserved -= segment.size;
-        self.usage.driver_calls += 1;
-        self.usage.foreground_ns += FREE.at(segment.size);
+        self.books.chains.unlist(segment.first);
+        self.books.chains.remove(segment.first);
+        self.books.usage.reserved -= segment.size;
+        self.books.usage.driver_calls += 1;
+        self.books.usage.foreground_ns += FREE.at(segment.size);
     }
 
     /// With a split limit: gives back oversize blocks first, just enough for the request.
     fn release_oversize(&mut self, pool: usize, stream: u64, size: u64) -> bool {
         let Some(max) = self.max_split else { return false };
         let want = size.max(max);
-        if let Some(at) = self.chains.best(pool, stream, want) {
-            let addr = self.chains.at(at).addr;
+        if let Some(at) = self.books.chains.best(pool, stream, want) {
+            let addr = self.books.chains.at(at).addr;
             self.release(addr);
             return true;
         }
         let mut released = 0;
         while released < want {
-            let largest = self.chains.free[pool].range(..(stream, u64::MAX, u64::MAX, At::MAX)).next_back();
+            let largest =
+                self.books.chains.free[pool].range(..(stream, u64::MAX, u64::MAX, At::MAX)).next_back();
             let Some(&(of, bytes, addr, _)) = largest else { return false };
             if of != stream || bytes < max || !self.segments.contains_key(&addr) {
                 return false;
@@ -233,22 +208,16 @@ impl Caching {
 
     /// Back into its pool, joined with free neighbours.
     fn put_back(&mut self, at: At) {
-        self.chains.at_mut(at).state = State::Free;
-        self.chains.merge(at);
-        self.chains.list(at);
-        let block = self.chains.at(at);
+        self.books.chains.at_mut(at).state = State::Free;
+        self.books.chains.merge(at);
+        self.books.chains.list(at);
+        let block = self.books.chains.at(at);
         if block.prev.is_none() {
             let addr = block.addr;
             if let Some(segment) = self.segments.get_mut(&addr) {
                 segment.first = at;
             }
         }
-    }
-
-    fn leave(&mut self, at: At) {
-        let block = self.chains.at(at);
-        self.usage.allocated -= block.size;
-        self.usage.requested -= block.requested;
     }
 }
 
@@ -258,7 +227,7 @@ impl Target for Caching {
     }
 
     fn allocate(&mut self, alloc: &Alloc) -> Result<()> {
-        if self.live.contains_key(&alloc.id) {
+        if self.books.holds(alloc.id) {
             return Ok(());
         }
         let size = self.rounding.block(alloc.size);
@@ -275,35 +244,28 @@ impl Target for Caching {
         let Some(at) = at else {
             return Err(Error::new(Kind::Exhausted, format!("allocating {} bytes", alloc.size)));
         };
-        self.chains.unlist(at);
-        if self.splits(pool, self.chains.at(at).size, size) {
-            self.chains.cut(at, size, State::Free);
+        self.books.chains.unlist(at);
+        if self.splits(pool, self.books.chains.at(at).size, size) {
+            self.books.chains.cut(at, size, State::Free);
         }
-        self.take(at, alloc.id, alloc.size);
+        self.books.take(at, alloc.id, alloc.size);
         Ok(())
     }
 
     fn free_requested(&mut self, id: u64) -> Result<()> {
-        if let Some(at) = self.live.remove(&id) {
-            self.leave(at);
-            self.chains.at_mut(at).state = State::Pending;
-            self.pending.insert(id, at);
-        }
+        self.books.let_go(id);
         Ok(())
     }
 
     fn free(&mut self, id: u64) -> Result<()> {
-        if let Some(at) = self.live.remove(&id) {
-            self.leave(at);
-            self.put_back(at);
-        } else if let Some(at) = self.pending.remove(&id) {
+        if let Some(at) = self.books.give_back(id) {
             self.put_back(at);
         }
         Ok(())
     }
 
     fn usage(&self) -> Usage {
-        self.usage
+        self.books.usage
     }
 }
 
@@ -316,7 +278,7 @@ impl Model for Caching {
             let mut private = false;
             let mut stream = 0;
             while let Some(at) = next {
-                let b = self.chains.at(at);
+                let b = self.books.chains.at(at);
                 (small, private, stream) = (b.pool.is_multiple_of(2), b.pool >= 2, b.stream);
                 cells.push(Cell {
                     size: b.size,
@@ -332,6 +294,6 @@ impl Model for Caching {
     }
 
     fn retries(&self) -> u64 {
-        self.retries
+        self.books.retries
     }
 }

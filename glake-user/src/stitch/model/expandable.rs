@@ -3,15 +3,14 @@
 //! Rules: c10/cuda/CUDACachingAllocator.cpp, Note [Expandable Segments], `find_expandable_block`, `map_block`,
 //! `unmap_block`. Memory is unmapped only when an allocation fails.
 
-use std::collections::HashMap;
-
-use super::chain::{At, Block, Chains, State};
+use super::books::{Books, pool_of};
+use super::chain::{At, Block, State};
 use super::sizes::{self, Rounding};
 use super::{Cell, Model, Region, Use};
 use crate::error::{Error, Kind, Result};
 use crate::gpu::costs::Costs;
 use crate::stitch::snapshot::Settings;
-use crate::stitch::trace::{Alloc, Pool, Target, Usage};
+use crate::stitch::trace::{Alloc, Target, Usage};
 
 /// Address space of one segment: torch takes 9/8 of the GPU's memory; no GPU has more than this.
 const SEGMENT_SPACE: u64 = 1 << 42;
@@ -22,17 +21,9 @@ pub struct Expandable {
     rounding: Rounding,
     capacity: u64,
     costs: Costs,
-    chains: Chains,
-    live: HashMap<u64, At>,
-    pending: HashMap<u64, At>,
+    books: Books,
     /// First block, pool and stream of each segment.
     segments: Vec<(At, usize, u64)>,
-    usage: Usage,
-    retries: u64,
-}
-
-fn pool_of(pool: Pool, small: bool) -> usize {
-    usize::from(pool == Pool::Private) * 2 + usize::from(!small)
 }
 
 /// Bytes of a physical handle.
@@ -47,25 +38,22 @@ impl Expandable {
             rounding: Rounding { divisions: settings.roundup_power2_divisions.clone() },
             capacity,
             costs,
-            chains: Chains::new(4),
-            live: HashMap::new(),
-            pending: HashMap::new(),
+            books: Books::new(),
             segments: Vec::new(),
-            usage: Usage::default(),
-            retries: 0,
         }
     }
 
     /// What a free block could grow to.
     fn reach(&self, at: At) -> u64 {
-        let b = self.chains.at(at);
-        let more = b.next.map(|n| self.chains.at(n)).filter(|n| n.state == State::Unmapped);
+        let b = self.books.chains.at(at);
+        let more = b.next.map(|n| self.books.chains.at(n)).filter(|n| n.state == State::Unmapped);
         b.size + more.map_or(0, |n| n.size)
     }
 
     /// Best fit, where a block at the growing end counts as large as it may become.
     fn find(&self, pool: usize, stream: u64, size: u64) -> Option<At> {
-        let mut found = self.chains.free[pool].range((stream, size, 0, 0)..).take_while(|e| e.0 == stream);
+        let mut found =
+            self.books.chains.free[pool].range((stream, size, 0, 0)..).take_while(|e| e.0 == stream);
         let mut at = found.next()?.3;
         for next in found {
             if self.reach(next.3) >= self.reach(at) {
@@ -78,11 +66,12 @@ impl Expandable {
 
     /// The lowest place with room for `size`: unmapped space, together with the free block before it.
     fn room(&mut self, pool: usize, stream: u64, size: u64) -> At {
-        let found = self.chains.unmapped[pool]
+        let found = self.books.chains.unmapped[pool]
             .range((stream, 0, 0)..)
             .take_while(|e| e.0 == stream)
             .find_map(|(_, _, at)| {
-                let before = self.chains.at(*at).prev.filter(|p| self.chains.at(*p).state == State::Free);
+                let before =
+                    self.books.chains.at(*at).prev.filter(|p| self.books.chains.at(*p).state == State::Free);
                 let first = before.unwrap_or(*at);
                 self.has_space(first, size).then_some(first)
             });
@@ -93,7 +82,7 @@ impl Expandable {
         let mut sum = 0u64;
         let mut next = Some(first);
         while let Some(at) = next {
-            let b = self.chains.at(at);
+            let b = self.books.chains.at(at);
             if !matches!(b.state, State::Free | State::Unmapped) {
                 return false;
             }
@@ -121,39 +110,39 @@ impl Expandable {
             prev: None,
             next: None,
         };
-        let at = self.chains.add(block);
+        let at = self.books.chains.add(block);
         self.segments.push((at, pool, stream));
         at
     }
 
     /// Maps at least `want` bytes at the start of an unmapped block; it joins the free block before it.
     fn map(&mut self, at: At, want: u64) -> Option<At> {
-        let pool = self.chains.at(at).pool;
+        let pool = self.books.chains.at(at).pool;
         let handle = handle(pool);
-        let bytes = want.checked_next_multiple_of(handle)?.min(self.chains.at(at).size);
-        if self.usage.reserved.checked_add(bytes)? > self.capacity {
+        let bytes = want.checked_next_multiple_of(handle)?.min(self.books.chains.at(at).size);
+        if self.books.usage.reserved.checked_add(bytes)? > self.capacity {
             return None;
         }
-        self.chains.unlist(at);
-        if self.chains.at(at).size > bytes {
-            self.chains.cut(at, bytes, State::Unmapped);
+        self.books.chains.unlist(at);
+        if self.books.chains.at(at).size > bytes {
+            self.books.chains.cut(at, bytes, State::Unmapped);
         }
         self.set_state(at, State::Free);
-        self.usage.reserved += bytes;
+        self.books.usage.reserved += bytes;
         let handles = bytes / handle;
         // Create and map of each handle, one access call over the range whose cost follows its handles.
-        self.usage.driver_calls += 2 * handles + 1;
+        self.books.usage.driver_calls += 2 * handles + 1;
         let each = self.costs.create.at(handle) + self.costs.map.at(handle) + self.costs.access.at(handle);
-        self.usage.foreground_ns += handles * each;
+        self.books.usage.foreground_ns += handles * each;
         Some(at)
     }
 
     /// Changes the state of a block that is in no set, joins and lists it.
     fn set_state(&mut self, at: At, state: State) {
-        self.chains.at_mut(at).state = state;
-        self.chains.merge(at);
-        self.chains.list(at);
-        let b = self.chains.at(at);
+        self.books.chains.at_mut(at).state = state;
+        self.books.chains.merge(at);
+        self.books.chains.list(at);
+        let b = self.books.chains.at(at);
         if b.prev.is_none() {
             self.segments[b.segment as usize].0 = at;
         }
@@ -161,13 +150,13 @@ impl Expandable {
 
     fn grow(&mut self, pool: usize, stream: u64, size: u64) -> Option<At> {
         let mut at = self.room(pool, stream, size);
-        if self.chains.at(at).state == State::Unmapped {
-            let want = size.min(self.chains.at(at).size);
+        if self.books.chains.at(at).state == State::Unmapped {
+            let want = size.min(self.books.chains.at(at).size);
             at = self.map(at, want)?;
         }
-        while self.chains.at(at).size < size {
-            let next = self.chains.at(at).next?;
-            let want = (size - self.chains.at(at).size).min(self.chains.at(next).size);
+        while self.books.chains.at(at).size < size {
+            let next = self.books.chains.at(at).next?;
+            let want = (size - self.books.chains.at(at).size).min(self.books.chains.at(next).size);
             at = self.map(next, want)?;
         }
         Some(at)
@@ -175,13 +164,11 @@ impl Expandable {
 
     /// Unmaps every handle that is wholly free, after waiting for all streams.
     fn release_all(&mut self) {
-        self.retries += 1;
-        let waiting: Vec<At> = self.pending.drain().map(|(_, at)| at).collect();
-        for at in waiting {
+        for at in self.books.wait_for_all() {
             self.set_state(at, State::Free);
         }
-        for pool in 0..self.chains.free.len() {
-            let free: Vec<At> = self.chains.free[pool].iter().map(|e| e.3).collect();
+        for pool in 0..self.books.chains.free.len() {
+            let free: Vec<At> = self.books.chains.free[pool].iter().map(|e| e.3).collect();
             for at in free {
                 self.unmap(at);
             }
@@ -189,7 +176,7 @@ impl Expandable {
     }
 
     fn unmap(&mut self, at: At) {
-        let b = self.chains.at(at).clone();
+        let b = self.books.chains.at(at).clone();
         let handle = handle(b.pool);
         let base = u64::from(b.segment) * SEGMENT_SPACE;
         let first = (b.addr - base).next_multiple_of(handle) + base;
@@ -197,27 +184,21 @@ impl Expandable {
         if end <= first {
             return;
         }
-        self.chains.unlist(at);
+        self.books.chains.unlist(at);
         let mut middle = at;
         if first > b.addr {
-            middle = self.chains.cut(at, first - b.addr, State::Used);
-            self.chains.list(at);
+            middle = self.books.chains.cut(at, first - b.addr, State::Used);
+            self.books.chains.list(at);
         }
         if b.addr + b.size > end {
-            self.chains.cut(middle, end - first, State::Free);
+            self.books.chains.cut(middle, end - first, State::Free);
         }
         self.set_state(middle, State::Unmapped);
-        self.usage.reserved -= end - first;
+        self.books.usage.reserved -= end - first;
         let handles = (end - first) / handle;
-        self.usage.driver_calls += 2 * handles;
+        self.books.usage.driver_calls += 2 * handles;
         let each = self.costs.unmap.at(handle) + self.costs.release.at(handle);
-        self.usage.foreground_ns += handles * each;
-    }
-
-    fn leave(&mut self, at: At) {
-        let block = self.chains.at(at);
-        self.usage.allocated -= block.size;
-        self.usage.requested -= block.requested;
+        self.books.usage.foreground_ns += handles * each;
     }
 }
 
@@ -241,41 +222,28 @@ impl Target for Expandable {
         let Some(at) = at else {
             return Err(Error::new(Kind::Exhausted, format!("allocating {} bytes", alloc.size)));
         };
-        self.chains.unlist(at);
-        if self.chains.at(at).size - size >= sizes::BLOCK {
-            self.chains.cut(at, size, State::Free);
+        self.books.chains.unlist(at);
+        if self.books.chains.at(at).size - size >= sizes::BLOCK {
+            self.books.chains.cut(at, size, State::Free);
         }
-        let block = self.chains.at_mut(at);
-        block.state = State::Used;
-        block.id = alloc.id;
-        block.requested = alloc.size;
-        self.usage.allocated += block.size;
-        self.usage.requested += alloc.size;
-        self.live.insert(alloc.id, at);
+        self.books.take(at, alloc.id, alloc.size);
         Ok(())
     }
 
     fn free_requested(&mut self, id: u64) -> Result<()> {
-        if let Some(at) = self.live.remove(&id) {
-            self.leave(at);
-            self.chains.at_mut(at).state = State::Pending;
-            self.pending.insert(id, at);
-        }
+        self.books.let_go(id);
         Ok(())
     }
 
     fn free(&mut self, id: u64) -> Result<()> {
-        if let Some(at) = self.live.remove(&id) {
-            self.leave(at);
-            self.set_state(at, State::Free);
-        } else if let Some(at) = self.pending.remove(&id) {
+        if let Some(at) = self.books.give_back(id) {
             self.set_state(at, State::Free);
         }
         Ok(())
     }
 
     fn usage(&self) -> Usage {
-        self.usage
+        self.books.usage
     }
 }
 
@@ -283,10 +251,10 @@ impl Model for Expandable {
     fn layout(&self) -> Vec<Region> {
         let region = |(first, pool, stream): &(At, usize, u64)| {
             let mut cells = Vec::new();
-            let address = self.chains.at(*first).addr;
+            let address = self.books.chains.at(*first).addr;
             let mut next = Some(*first);
             while let Some(at) = next {
-                let b = self.chains.at(at);
+                let b = self.books.chains.at(at);
                 // The space behind the last mapped byte is not part of the picture.
                 if b.state != State::Unmapped || b.next.is_some() {
                     cells.push(Cell {
@@ -312,6 +280,6 @@ impl Model for Expandable {
     }
 
     fn retries(&self) -> u64 {
-        self.retries
+        self.books.retries
     }
 }

@@ -1,5 +1,6 @@
 //! Models of torch's own allocators, to play a trace into: what would have been held, at what driver cost.
 
+mod books;
 mod caching;
 mod chain;
 mod expandable;

@@ -24,6 +24,13 @@ pub(crate) struct Args {
     pairs: usize,
 }
 
+impl Args {
+    /// On the host GPU.
+    pub(crate) fn host(threads: &[usize], pairs: usize) -> Args {
+        Args { device: "host".to_owned(), threads: threads.to_vec(), pairs }
+    }
+}
+
 /// Blocks alive while measuring, so that lists and tables have their usual length.
 const BLOCKS: usize = 400;
 
@@ -45,8 +52,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .collect();
         let mut all = Vec::new();
         let mut rate = 0.0;
-        for worker in workers {
-            let (times, seconds) = worker.join().map_err(|_| anyhow!("a worker panicked"))??;
+        // All of them end before the first error ends the program.
+        let ended: Vec<_> = workers.into_iter().map(std::thread::JoinHandle::join).collect();
+        for end in ended {
+            let (times, seconds) = end.map_err(|_| anyhow!("a worker panicked"))??;
             rate += times.len() as f64 / seconds;
             all.extend(times);
         }
@@ -62,6 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Times of single pairs, the cost of reading the clock taken off; and the seconds of a run without the clock.
+///
+/// Every worker comes to every barrier, also one that failed: the others would wait for it.
 fn worker(
     heap: &Heap,
     barrier: &Barrier,
@@ -69,6 +80,26 @@ fn worker(
     seed: u64,
     pairs: usize,
 ) -> Result<(Vec<f64>, f64)> {
+    let ready = prepare(heap, stream, seed);
+    barrier.wait();
+    let calls = heap.stats().foreground_total().calls;
+    barrier.wait();
+    let timed = ready.and_then(|sizes| Ok((time_each(heap, stream, &sizes, pairs)?, sizes)));
+    barrier.wait();
+    let done = timed.and_then(|(times, sizes)| {
+        let start = Instant::now();
+        turn(heap, stream, &sizes, pairs)?;
+        Ok((times, start.elapsed().as_secs_f64()))
+    });
+    barrier.wait();
+    let made = heap.stats().foreground_total().calls - calls;
+    let done = done?;
+    ensure!(made == 0, "the hot path made {made} driver calls");
+    Ok(done)
+}
+
+/// Fills the heap as a program would, until the sizes to come need no driver call. The sizes.
+fn prepare(heap: &Heap, stream: Stream, seed: u64) -> Result<Vec<u64>> {
     let mut random = Random(seed + 77);
     let mut live = Vec::new();
     let size =
@@ -81,13 +112,20 @@ fn worker(
         heap.free(*ptr, stream)?;
     }
     let sizes: Vec<u64> = (0..4096).map(|_| size(&mut random)).collect();
-    for size in &sizes {
-        heap.free(heap.allocate(*size, stream)?.ptr, stream)?;
+    turn(heap, stream, &sizes, sizes.len())?;
+    Ok(sizes)
+}
+
+fn turn(heap: &Heap, stream: Stream, sizes: &[u64], pairs: usize) -> Result<()> {
+    for i in 0..pairs {
+        let block = heap.allocate(sizes[i % sizes.len()], stream)?;
+        heap.free(block.ptr, stream)?;
     }
-    barrier.wait();
-    let calls = without_records(heap);
+    Ok(())
+}
+
+fn time_each(heap: &Heap, stream: Stream, sizes: &[u64], pairs: usize) -> Result<Vec<f64>> {
     let clock = clock_ns();
-    barrier.wait();
     let mut times = Vec::with_capacity(pairs);
     for i in 0..pairs {
         let start = Instant::now();
@@ -95,23 +133,7 @@ fn worker(
         heap.free(block.ptr, stream)?;
         times.push((start.elapsed().as_nanos() as f64 - clock).max(0.0));
     }
-    barrier.wait();
-    let start = Instant::now();
-    for i in 0..pairs {
-        let block = heap.allocate(sizes[i % sizes.len()], stream)?;
-        heap.free(block.ptr, stream)?;
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    barrier.wait();
-    let made = without_records(heap) - calls;
-    ensure!(made == 0, "the hot path made {made} driver calls");
-    Ok((times, seconds))
-}
-
-/// Driver calls so far. Events are left out: with several streams one is recorded for every 32 MiB freed.
-fn without_records(heap: &Heap) -> u64 {
-    let stats = heap.stats();
-    stats.foreground_total().calls - stats.foreground[glake::gpu::Call::Record as usize].calls
+    Ok(times)
 }
 
 /// What reading the clock twice costs, the median of many.
@@ -138,7 +160,8 @@ pub(crate) fn soak(operations: u64) -> Result<()> {
     for turn in 0..operations {
         if live.len() < 500 && random.below(2) == 0 {
             let stream = streams[random.below(4) as usize];
-            let size = 1 << random.below(27);
+            // Mostly small, as programs do; one in 64 up to 128 MiB.
+            let size = 1 << random.below(if turn % 64 == 0 { 27 } else { 20 });
             match heap.allocate(size + random.below(size), stream) {
                 Ok(block) => live.push((block.ptr, stream)),
                 Err(e) if e.kind() == glake::error::Kind::Exhausted => {}

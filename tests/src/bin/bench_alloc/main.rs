@@ -18,8 +18,9 @@ use glake_tests::conformance;
 /// Benchmarks of the allocator.
 #[derive(Parser)]
 struct Args {
+    /// Without one: what needs no GPU, for docs/benchmarks.md.
     #[command(subcommand)]
-    what: What,
+    what: Option<What>,
 }
 
 #[derive(Subcommand)]
@@ -58,7 +59,8 @@ enum What {
 }
 
 fn main() -> Result<()> {
-    match Args::parse().what {
+    let Some(what) = Args::parse().what else { return report() };
+    match what {
         What::Policy(args) => policy::run(&args),
         What::Hot(args) => hot::run(&args),
         What::Soak { operations } => hot::soak(operations),
@@ -66,6 +68,15 @@ fn main() -> Result<()> {
         What::Calls { gpu } => calls::run(gpu),
         What::Kernels { gpu, gib } => kernels::run(gpu, &gib),
     }
+}
+
+/// Everything that runs without a GPU, the soak shortened.
+fn report() -> Result<()> {
+    policy::report()?;
+    println!("\nAllocate + free without driver calls");
+    hot::run(&hot::Args::host(&[1, 2, 4, 8], 300_000))?;
+    println!("\nSoak");
+    hot::soak(2_000_000)
 }
 
 /// The device of a name: `host` or `cuda:N`.
@@ -92,6 +103,15 @@ fn conform(name: &str) -> Result<()> {
 fn default_traces() -> Vec<PathBuf> {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data/snapshots"));
     ["train_recompute.pickle.xz", "train_varlen.pickle.xz"].iter().map(|n| folder.join(n)).collect()
+}
+
+/// Snapshots that users have published: of each, one small file.
+fn user_snapshots() -> Vec<PathBuf> {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/data/snapshots"));
+    ["medium_128_inference.pickle.xz", "medium_256_training.pickle.xz", "memory_forward_fp32_128.pickle"]
+        .iter()
+        .map(|n| folder.join(n))
+        .collect()
 }
 
 /// The value below which `share` of the sorted values lie.

@@ -18,8 +18,11 @@ pub(crate) struct Args {
     /// Trace files; the repository's two real training runs if none.
     files: Vec<PathBuf>,
     /// Handle sizes in MiB.
-    #[arg(long, value_delimiter = ',', default_value = "8")]
+    #[arg(long, value_delimiter = ',', default_value = "16")]
     handles: Vec<u64>,
+    /// Values of `allocator.handles_per_block`.
+    #[arg(long, value_delimiter = ',', default_value = "256")]
+    per_block: Vec<u64>,
     /// Values of `allocator.remap_slack_ratio`.
     #[arg(long, value_delimiter = ',', default_value = "0")]
     slack: Vec<f64>,
@@ -29,9 +32,20 @@ pub(crate) struct Args {
     /// Factors for all sizes.
     #[arg(long, value_delimiter = ',', default_value = "1,0.9,1.03,1.13")]
     scale: Vec<f64>,
+    /// Print the driver calls of each step, too.
+    #[arg(long)]
+    steps: bool,
     /// `host` plays in simulated time, `cuda:N` on the real driver as fast as it goes.
     #[arg(long, default_value = "host")]
     device: String,
+}
+
+/// A point of the curve.
+#[derive(Clone, Copy)]
+struct Setting {
+    handle_mib: u64,
+    per_block: u64,
+    slack: f64,
 }
 
 /// One line of the table.
@@ -39,8 +53,7 @@ struct Row {
     trace: String,
     scale: f64,
     lag_ms: u64,
-    handle_mib: u64,
-    slack: f64,
+    setting: Setting,
     outcome: Outcome,
     expandable_ns: u64,
     wall_ms: u128,
@@ -49,11 +62,12 @@ struct Row {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let files = if args.files.is_empty() { super::default_traces() } else { args.files.clone() };
     println!(
-        "{:<16} {:>5} {:>6} {:>6} {:>6} {:>9} {:>9} {:>7} {:>13} {:>8} {:>8} {:>8} {:>7} {:>7}",
+        "{:<16} {:>5} {:>6} {:>6} {:>5} {:>6} {:>9} {:>9} {:>7} {:>13} {:>8} {:>8} {:>8} {:>7} {:>7}",
         "trace",
         "scale",
         "ahead",
         "handle",
+        "most",
         "slack",
         "allocated",
         "reserved",
@@ -70,31 +84,38 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for &scale in &args.scale {
             let events = scaled(&base.events, scale);
             let expandable = expandable(&base, &events)?;
-            for (&handle, &slack) in args.handles.iter().flat_map(|h| args.slack.iter().map(move |s| (h, s)))
-            {
+            for setting in settings(args) {
                 for &lag_ms in &args.lag {
-                    let options = Options {
-                        handle_bytes: handle << 20,
-                        remap_slack_ratio: slack,
-                        ..Options::default()
-                    };
                     let start = Instant::now();
-                    let outcome = one(&args.device, &events, options, lag_ms)?;
-                    print(&Row {
-                        trace: name(file),
-                        scale,
-                        lag_ms,
-                        handle_mib: handle,
-                        slack,
-                        outcome,
-                        expandable_ns: expandable.warm_up_foreground_ns,
-                        wall_ms: start.elapsed().as_millis(),
-                    });
+                    let outcome = one(&args.device, &events, setting, lag_ms)?;
+                    print(
+                        &Row {
+                            trace: name(file),
+                            scale,
+                            lag_ms,
+                            setting,
+                            outcome,
+                            expandable_ns: expandable.warm_up_foreground_ns,
+                            wall_ms: start.elapsed().as_millis(),
+                        },
+                        args.steps,
+                    );
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Every combination of the settings asked for.
+fn settings(args: &Args) -> Vec<Setting> {
+    let mut all = Vec::new();
+    for &handle_mib in &args.handles {
+        for &per_block in &args.per_block {
+            all.extend(args.slack.iter().map(|&slack| Setting { handle_mib, per_block, slack }));
+        }
+    }
+    all
 }
 
 fn name(file: &Path) -> String {
@@ -114,7 +135,13 @@ fn expandable(_base: &Run, events: &[TraceEvent]) -> Result<Outcome> {
     play(events, &mut model, &mut |_, _| {}).map_err(|e| anyhow!(e.chain()))
 }
 
-fn one(device: &str, events: &[TraceEvent], options: Options, lag_ms: u64) -> Result<Outcome> {
+fn one(device: &str, events: &[TraceEvent], setting: Setting, lag_ms: u64) -> Result<Outcome> {
+    let options = Options {
+        handle_bytes: setting.handle_mib << 20,
+        handles_per_block: setting.per_block,
+        remap_slack_ratio: setting.slack,
+        ..Options::default()
+    };
     let settings = Settings { costs: Costs::H200, lag_ns: lag_ms * 1_000_000, ..Settings::default() };
     let host = (device == "host").then(|| HostGpu::new(settings).map(Arc::new)).transpose()?;
     let gpu: Arc<dyn Device> = match &host {
@@ -130,34 +157,21 @@ fn one(device: &str, events: &[TraceEvent], options: Options, lag_ms: u64) -> Re
     let mut target = HeapTarget::new(&heap, clock);
     let outcome = play(events, &mut target, &mut |_, _| {}).map_err(|e| anyhow!(e.chain()))?;
     heap.verify().map_err(|e| anyhow!("the heap's books are broken: {e}"))?;
-    drop(target);
-    if device != "host" {
-        give_back(heap)?;
-    }
     Ok(outcome)
 }
 
-/// A real GPU gets its memory back before the next run, blocks that the trace never freed included.
-fn give_back(heap: Heap) -> Result<()> {
-    for range in heap.map().ranges {
-        if range.used == glake::stitch::map::Use::Allocated {
-            heap.free(range.start, glake::gpu::Stream(range.stream))?;
-        }
-    }
-    heap.close().map_err(|e| anyhow!(e.chain()))
-}
-
-fn print(row: &Row) {
+fn print(row: &Row, steps: bool) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let ms = |ns: u64| ns as f64 / 1e6;
     let out = &row.outcome;
     println!(
-        "{:<16} {:>5} {:>4}ms {:>3}MiB {:>6} {:>9.3} {:>9.3} {:>7.4} {:>6.1}/{:<6.1} {:>8.4} {:>8.2} {:>8.2} {:>7} {:>7}{}",
+        "{:<16} {:>5} {:>4}ms {:>3}MiB {:>5} {:>6} {:>9.3} {:>9.3} {:>7.4} {:>6.1}/{:<6.1} {:>8.4} {:>8.2} {:>8.2} {:>7} {:>7}{}",
         row.trace,
         row.scale,
         row.lag_ms,
-        row.handle_mib,
-        row.slack,
+        row.setting.handle_mib,
+        row.setting.per_block,
+        row.setting.slack,
         gib(out.peak_requested),
         gib(out.peak_reserved),
         out.allocated_to_reserved_ratio().unwrap_or(f64::NAN),
@@ -170,4 +184,39 @@ fn print(row: &Row) {
         row.wall_ms,
         if out.failed.is_some() { "  DID NOT FIT" } else { "" },
     );
+    if steps {
+        println!("  driver calls by step: {:?}", out.calls_by_step);
+    }
+}
+
+/// What `cargo xtask bench alloc` prints: both training runs at every run-ahead and scale, the users' snapshots, and the
+/// curve of the settings.
+pub(crate) fn report() -> Result<()> {
+    let args =
+        |text: &[&str]| <Alone as clap::Parser>::parse_from(std::iter::once(&"policy").chain(text)).args;
+    println!("Both training runs, every run-ahead and scale; driver time modelled on the H200's call costs");
+    run(&args(&[]))?;
+    println!("\nUsers' snapshots");
+    let mut cases = args(&["--lag", "50", "--scale", "1"]);
+    cases.files = super::user_snapshots();
+    run(&cases)?;
+    println!("\nThe curve of the settings");
+    run(&args(&[
+        "--lag",
+        "50",
+        "--scale",
+        "1",
+        "--handles",
+        "8,16,32",
+        "--per-block",
+        "96,256",
+        "--slack",
+        "0,0.02,0.1",
+    ]))
+}
+
+#[derive(clap::Parser)]
+struct Alone {
+    #[command(flatten)]
+    args: Args,
 }
