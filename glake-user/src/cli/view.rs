@@ -2,7 +2,7 @@
 //! that `glake run`, `glake watch` and `glake play` print when they do not draw a screen.
 
 use crate::events::sample::{Histogram, Operation};
-use crate::telemetry::state::{Block, BlockOp, Count, Latency, Nvme, State};
+use crate::telemetry::state::{Block, BlockOp, Count, Latency, Nvme, NvmeQueue, State};
 use crate::units;
 
 /// One device in numbers of the interval; unknown is `None`.
@@ -180,6 +180,8 @@ pub struct Lines {
     printed: usize,
     /// The last sentence, which is not said again.
     said: Option<String>,
+    /// What was said to be not watched.
+    missing: Vec<String>,
 }
 
 impl Lines {
@@ -189,14 +191,28 @@ impl Lines {
     /// The lines of one interval.
     pub fn of(&mut self, state: &State) -> Vec<String> {
         let mut lines = self.devices(state);
+        lines.extend(iommu(state));
         lines.extend(news(state));
+        lines.extend(self.newly_missing(state));
         self.printed += lines.len();
         lines
     }
 
+    /// What stopped being watched, said once: a probe that the watchdog took off must not look like an idle disk.
+    fn newly_missing(&mut self, state: &State) -> Vec<String> {
+        let reasons = if is_blind(state) { &[][..] } else { &state.health.reasons[..] };
+        // Events that were missed are news of every interval, and told there.
+        let probes = reasons.iter().filter(|r| r.starts_with("required probe "));
+        let new: Vec<String> = probes.filter(|r| !self.missing.contains(r)).cloned().collect();
+        self.missing.extend(new.iter().cloned());
+        let time = clock_text(state.at.realtime_ns);
+        new.into_iter().map(|reason| format!("{time} not all is watched: {reason}")).collect()
+    }
+
     fn devices(&mut self, state: &State) -> Vec<String> {
         let time = clock_text(state.at.realtime_ns);
-        let devices: Vec<Device> = block_devices(state).into_iter().chain(nvme_controllers(state)).collect();
+        let disks = block_devices(state).into_iter().chain(nvme_controllers(state));
+        let devices: Vec<Device> = disks.chain(state.nvme.iter().flatten().flat_map(few_queues)).collect();
         let busy: Vec<&Device> = devices.iter().filter(|d| d.requests.is_none_or(|r| r > 0.0)).collect();
         let sentence = if is_blind(state) {
             format!("nothing is watched: {}", why_blind(state))
@@ -247,6 +263,40 @@ impl Lines {
         }));
         lines
     }
+}
+
+/// I/O queues for which there is room in the plain view.
+const FEW: usize = 4;
+
+/// The I/O queues of a controller that uses few of them.
+fn few_queues(nvme: &Nvme) -> Vec<Device> {
+    let used: Vec<_> = nvme.queues.iter().filter(|q| q.queue != 0 && grew(&q.completed)).collect();
+    let of_queue = |q: &&NvmeQueue| Device {
+        name: format!("{} q{}", nvme.controller, q.queue),
+        read: None,
+        write: None,
+        requests: q.completed.per_second,
+        latency: merged(std::iter::once(&q.latency)),
+        depth: None,
+        errors: 0,
+        new_errors: false,
+        nvme: None,
+        total: q.completed.total,
+    };
+    if used.len() > FEW { Vec::new() } else { used.iter().map(of_queue).collect() }
+}
+
+/// The IOMMU's line, while it is watched and busy.
+fn iommu(state: &State) -> Option<String> {
+    let iommu = state.iommu.as_ref().filter(|i| grew(&i.maps) || grew(&i.unmaps))?;
+    Some(format!(
+        "{} IOMMU maps {} ({}), unmaps {} ({})",
+        clock_text(state.at.realtime_ns),
+        per_second_text(iommu.maps.per_second),
+        rate_text(iommu.mapped_bytes.per_second),
+        per_second_text(iommu.unmaps.per_second),
+        rate_text(iommu.unmapped_bytes.per_second),
+    ))
 }
 
 fn names(devices: &[Device]) -> String {

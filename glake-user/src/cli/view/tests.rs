@@ -147,6 +147,68 @@ fn a_blind_host_says_why() {
 }
 
 #[test]
+fn what_is_watched_no_more_is_said_once() {
+    let mut state = state(1);
+    state.health.reasons = vec![
+        "3 events of block were missed: unmatched".into(),
+        "required probe block_complete detached: too costly".into(),
+    ];
+    let mut lines = Lines::default();
+    let said = "00:53:22Z not all is watched: required probe block_complete detached: too costly";
+    assert_eq!(lines.of(&state).last().map(String::as_str), Some(said));
+    assert!(!lines.of(&state).iter().any(|line| line == said));
+}
+
+#[test]
+fn nvme_queues_have_lines_while_they_are_few_and_the_iommu_while_it_is_busy() {
+    use crate::telemetry::state::{Iommu, NvmeQueue};
+    let count = |total, rate| Count { total, per_second: Some(rate) };
+    let mut state = state(1);
+    let mut latency = state.block.as_ref().unwrap()[0].operations[0].device.clone().unwrap();
+    latency.slots.resize(SLOTS, 0);
+    let queue = |queue| NvmeQueue {
+        queue,
+        completed: count(400, 200.0),
+        latency: latency.clone(),
+        opcodes: vec![],
+        max_fill: None,
+        depth: None,
+    };
+    let nvme = |queues: std::ops::Range<u16>| Nvme {
+        controller: "nvme0".into(),
+        pci: None,
+        in_flight: None,
+        operations: vec![],
+        queues: queues.map(queue).collect(),
+        errors: count(0, 0.0),
+        errors_by_status: vec![],
+        retries: None,
+        timeouts: None,
+        resets: None,
+        async_events: None,
+        fill_ratio: None,
+        busiest_queue_ratio: None,
+    };
+    state.nvme = Some(vec![nvme(0..3)]);
+    state.iommu = Some(Iommu {
+        maps: count(10, 5.0),
+        mapped_bytes: count(40_960, 20_480.0),
+        unmaps: count(10, 4.0),
+        unmapped_bytes: count(40_960, 16_384.0),
+        map_sizes: vec![],
+    });
+    let lines = Lines::default().of(&state);
+    let queues = |lines: &[String]| lines.iter().filter(|l| l.contains("nvme0 q")).count();
+    assert_eq!(queues(&lines), 2, "the admin queue is none of them: {lines:?}");
+    assert!(
+        lines.contains(&"00:53:22Z IOMMU maps 5.0/s (20.5 kB/s), unmaps 4.0/s (16.4 kB/s)".into()),
+        "{lines:?}"
+    );
+    state.nvme = Some(vec![nvme(0..130)]);
+    assert_eq!(queues(&Lines::default().of(&state)), 0);
+}
+
+#[test]
 fn an_xid_and_a_drop_are_told_at_once() {
     let (older, mut newer) = (sample(1), sample(2));
     newer.xid = Some(vec![XidCount {

@@ -291,6 +291,14 @@ impl Live {
                 }
             }
         }
+        if said.iter().any(|(name, _)| *name == "block_complete") {
+            // A start without its end tells nothing, and would count as an event missed.
+            let useless = |p: &&mut super::attach::Placed| p.is_on() && p.entry.name == "block_start";
+            for probe in self.unit(Group::Block).probes.iter_mut().filter(useless) {
+                let why = super::attach::Refusal::absent("of no use without block_complete".to_owned());
+                probe.off(ProbeState::Off, why);
+            }
+        }
         for (probe, reason) in said {
             let what = What::Probe { probe: probe.to_owned(), detail: format!("detached: {reason}") };
             self.event(now, "watchdog", what);
