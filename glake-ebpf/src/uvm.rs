@@ -7,8 +7,8 @@ use crate::{
     atomic::Word,
     context::{Kernel, now, param, shard},
     maps::{
-        Place, STATS, UVM_CELLS, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX, UVM_INFO, UVM_RUNS,
-        UVM_SPACES, UVM_THROTTLES, add, below, count, emit, file, place,
+        Place, STATS, UVM_CELLS, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX, UVM_INFO,
+        UVM_RUNS, UVM_SPACES, UVM_THROTTLES, add, below, count, emit, file, place,
     },
 };
 use aya_ebpf::{
@@ -18,21 +18,26 @@ use aya_ebpf::{
     },
     programs::{ProbeContext, RetProbeContext},
 };
-use core::ptr::{null_mut, read_volatile};
+use core::ptr::null_mut;
 use glake_common::{
-    NONE, member::*, param, record::kind, stat,
+    NONE,
+    member::*,
+    param,
+    record::kind,
+    stat,
     uvm::{
-        BATCH_SLOTS, CPU, CellKey, LAST_ACCESS, MANY, PROCESSORS, Run, Space, ThrottleKey, access_word, batch_slot,
+        BATCH_SLOTS, CPU, CellKey, LAST_ACCESS, MANY, PROCESSORS, Run, Space, ThrottleKey, access_word,
+        batch_slot,
         cause::{self, LAST_CAUSE},
         event, gpu,
-        layout::{self, *},
+        layout::*,
         moves, way, word,
     },
 };
 
-/// Offsets; user space fills them in before the load.
-#[unsafe(no_mangle)]
-static UVM_LAYOUT: [u32; layout::COUNT] = [NONE; layout::COUNT];
+mod read;
+
+use read::{NOTHING, arg, arg32, at, load, read};
 
 /// The largest migration that is believed: blocks are 2 MiB, ranges of pageable memory may be more.
 const LARGEST: u64 = 1 << 30;
@@ -42,49 +47,6 @@ const LARGEST_BATCH: u64 = 1 << 16;
 const FD_VA_SPACE: u64 = 2;
 const FD_TYPE: u64 = 7;
 
-/// An offset. The verifier knows its value.
-#[inline(always)]
-fn at(index: usize) -> u32 {
-    // SAFETY: an initialised static of that many words; volatile, since user space overwrites it before the load.
-    unsafe { read_volatile(&raw const UVM_LAYOUT[index]) }
-}
-
-/// What a field holds that could not be read: more than any of them can.
-const NOTHING: u64 = u64::MAX;
-
-/// A field of a structure of the driver. [`NOTHING`]: this release is not known to have it, or the address is bad.
-#[inline(always)]
-fn read<T: Default + Copy + Into<u64>>(base: u64, field: usize) -> u64 {
-    let offset = at(field);
-    if offset == NONE || base == 0 || base == NOTHING {
-        return NOTHING;
-    }
-    load::<T>(base.wrapping_add(u64::from(offset)))
-}
-
-#[inline(always)]
-fn load<T: Default + Copy + Into<u64>>(address: u64) -> u64 {
-    let mut value = T::default();
-    // SAFETY: the destination is that long; a bad source is an error, not a fault.
-    let failed = unsafe {
-        generated::bpf_probe_read_kernel((&raw mut value).cast(), size_of::<T>() as u32, address as *const _)
-    };
-    if failed == 0 { value.into() } else { NOTHING }
-}
-
-/// An argument of the probed function.
-#[inline(always)]
-fn arg(ctx: &ProbeContext, n: usize) -> u64 {
-    // aya knows of no argument beyond the sixth; here are at most four.
-    ctx.arg::<u64>(n).unwrap_or(0)
-}
-
-/// An argument that is a number of 32 bits: the upper half of its register is not defined.
-#[inline(always)]
-fn arg32(ctx: &ProbeContext, n: usize) -> u64 {
-    arg(ctx, n) & 0xffff_ffff
-}
-
 /// `uvm_perf_event_notify(events, event, data)`: one call a fault or migrated range.
 #[inline(always)]
 pub fn notify(ctx: &ProbeContext) {
@@ -93,8 +55,8 @@ pub fn notify(ctx: &ProbeContext) {
         return;
     }
     let space = space_of(events);
-    let understood = space != 0
-        && if what == event::FAULT { fault(space, data) } else { migration(space, data) };
+    let understood =
+        space != 0 && if what == event::FAULT { fault(space, data) } else { migration(space, data) };
     count(if understood { stat::UVM_SEEN } else { stat::UVM_IMPLAUSIBLE });
 }
 
@@ -176,7 +138,7 @@ fn bump(counters: *mut u64, which: usize, n: u64) {
 /// space's own.
 #[inline(always)]
 fn counters(space: u64, processor: u32, here: bool) -> *mut u64 {
-    let serial = match UVM_SPACES.get_ptr_mut(&space) {
+    let serial = match UVM_SPACES.get_ptr_mut(space) {
         Some(known) => {
             // SAFETY: fields of a map value; whoever fills them in at the same time writes the same.
             unsafe {
@@ -244,7 +206,7 @@ fn claim(key: &CellKey, space: u64) -> u32 {
     unsafe {
         (*info).key = *key;
         (*info).space = space;
-        if let Some(known) = UVM_SPACES.get_ptr_mut(&space) {
+        if let Some(known) = UVM_SPACES.get_ptr_mut(space) {
             (*info).cgroup = (*known).cgroup;
             (*info).tgid = (*known).tgid;
             (*info).comm = (*known).comm;
@@ -294,10 +256,10 @@ pub fn open_file(ctx: *const u64) {
         return;
     }
     let space = private & !FD_TYPE;
-    if UVM_SPACES.get_ptr_mut(&space).is_none() {
+    if UVM_SPACES.get_ptr_mut(space).is_none() {
         enter(space, false);
     }
-    let Some(known) = UVM_SPACES.get_ptr_mut(&space) else { return };
+    let Some(known) = UVM_SPACES.get_ptr_mut(space) else { return };
     // SAFETY: fields of a map value; nobody else knows better than an open file.
     unsafe {
         if (*known).tgid != 0 {
@@ -504,7 +466,7 @@ pub fn fatal(ctx: &ProbeContext) {
     let address = load::<u64>(entry);
     let word = read::<u32>(entry, ENTRY_WORD);
     let access = if word == NOTHING { 0xff } else { word >> (at(ENTRY_ACCESS_BIT) & 31) & 0xf };
-    let tgid = match UVM_SPACES.get_ptr_mut(&space) {
+    let tgid = match UVM_SPACES.get_ptr_mut(space) {
         // SAFETY: a word of a map value.
         Some(known) => unsafe { (*known).tgid },
         None => 0,

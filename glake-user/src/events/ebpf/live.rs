@@ -32,6 +32,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+mod costs;
+
 fn read_interrupts(root: &Path) -> String {
     std::fs::read_to_string(root.join("proc/interrupts")).unwrap_or_default()
 }
@@ -262,46 +264,6 @@ impl Live {
                 *self.unit(group) = Unit::new(group);
                 self.start_group(group);
             }
-        }
-    }
-
-    /// Takes off what costs too much.
-    fn watch(&mut self, now: Stamp) {
-        if self.settings.max_cpu_percent <= 0.0 || self.statistics.is_none() {
-            return;
-        }
-        let mut said = Vec::new();
-        for unit in &mut self.units {
-            let Some(armed) = &unit.armed else { continue };
-            for probe in unit.probes.iter_mut().filter(|p| p.is_on()) {
-                let Some(cost) = armed.loaded.cost(probe) else { continue };
-                let name = probe.entry.name;
-                let Some(percent) = self.watchdog.percent(name, now.monotonic_ns, cost.run_time_ns) else {
-                    continue;
-                };
-                let limit = self.settings.max_cpu_percent * unit.group.patience();
-                if percent > limit {
-                    let reason = format!(
-                        "took {percent:.1} % of a core, more than {limit} (max_cpu_percent = {})",
-                        self.settings.max_cpu_percent
-                    );
-                    said.push((name, reason.clone()));
-                    let remedy = Some("raise max_cpu_percent, or leave it off".to_owned());
-                    probe.off(ProbeState::Detached, super::attach::Refusal::new(reason, remedy));
-                }
-            }
-        }
-        if said.iter().any(|(name, _)| *name == "block_complete") {
-            // A start without its end tells nothing, and would count as an event missed.
-            let useless = |p: &&mut super::attach::Placed| p.is_on() && p.entry.name == "block_start";
-            for probe in self.unit(Group::Block).probes.iter_mut().filter(useless) {
-                let why = super::attach::Refusal::absent("of no use without block_complete".to_owned());
-                probe.off(ProbeState::Off, why);
-            }
-        }
-        for (probe, reason) in said {
-            let what = What::Probe { probe: probe.to_owned(), detail: format!("detached: {reason}") };
-            self.event(now, "watchdog", what);
         }
     }
 

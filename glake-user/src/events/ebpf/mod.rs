@@ -13,6 +13,7 @@ mod live;
 mod log;
 mod nvmes;
 pub mod record;
+mod refusal;
 pub mod sizes;
 mod symbols;
 pub mod table;
