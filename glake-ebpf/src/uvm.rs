@@ -120,7 +120,8 @@ fn migration(space: u64, data: u64) -> bool {
 #[inline(always)]
 fn space_of(events: u64) -> u64 {
     let space = read::<u64>(events, EVENTS_SPACE);
-    if space != NOTHING && space >> 47 == (1 << 17) - 1 { space } else { 0 }
+    // Bits 63 to 56 are set in every kernel address, with 4 and with 5 levels of page tables.
+    if space != NOTHING && space >> 56 == 0xff { space } else { 0 }
 }
 
 /// Adds to a word of counters; null: there was no room for them.
