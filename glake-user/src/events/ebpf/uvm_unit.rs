@@ -113,8 +113,8 @@ impl UvmUnit {
     fn let_go(&mut self, unit: &mut Unit, cgroups: &mut Cgroups) {
         let drops: Vec<u64> = (0..stat::DROPS.len()).map(|i| unit.stat(i)).collect();
         let on = on(unit);
+        self.serials += unit.stat(stat::UVM_SERIALS);
         if let Some(mut maps) = self.maps.take() {
-            self.serials = maps.last_serial();
             let mut last = maps.read(on, cgroups);
             merge(&mut self.earlier, std::mem::take(&mut last.gpus));
             self.last.get_or_insert_default().spaces.extend(last.spaces);

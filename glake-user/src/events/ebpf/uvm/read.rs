@@ -101,12 +101,6 @@ impl Uvms {
         })
     }
 
-    /// The highest serial number given out so far.
-    pub(crate) fn last_serial(&self) -> u64 {
-        let serials = (0..self.cells as usize).map(|c| self.info.load(c * INFO));
-        self.earlier + serials.max().unwrap_or(0)
-    }
-
     /// The UUID of a processor, where a replay has told.
     pub(crate) fn uuid(&self, processor: u32) -> Option<String> {
         self.by_processor.get(&processor).cloned()
