@@ -118,7 +118,7 @@ pub static KEYS: &[Key] = &[
         name: "max_cpu_percent",
         kind: Kind::Number,
         restart: true,
-        help: "A probe that costs more than this share of one CPU is taken off, and /healthz says so. 100: never.",
+        help: "A probe that costs more than this share of all CPUs is taken off, and /healthz says so. 100: never.",
         set: |config, text| {
             let percent = text.parse::<f64>().ok().filter(|p| *p > 0.0 && *p <= 100.0);
             config.max_cpu_percent = percent.ok_or("it is a number above 0, at most 100")?;

@@ -35,7 +35,7 @@ pub struct Config {
     pub disabled_probes: Vec<String>,
     /// A block request that takes longer is an event of its own.
     pub slow_io: Duration,
-    /// A probe that costs more of one CPU is taken off.
+    /// A probe that costs more of all CPUs, in percent, is taken off.
     pub max_cpu_percent: f64,
     /// Where to answer HTTP.
     pub listen: SocketAddr,

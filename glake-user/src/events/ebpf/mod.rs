@@ -37,7 +37,7 @@ pub struct Settings {
     pub disabled: Vec<String>,
     /// A block request that takes longer, in ns, becomes an event; 0: none does.
     pub slow_io_ns: u64,
-    /// A probe that takes more of one core, in percent, is detached; 0: never.
+    /// A probe that takes more of all CPUs, in percent, is detached; 0: never.
     pub max_cpu_percent: f64,
     /// Kernel memory of all maps in bytes.
     pub map_budget_bytes: u64,

@@ -19,19 +19,21 @@ impl Live {
         if self.settings.max_cpu_percent <= 0.0 || self.statistics.is_none() {
             return;
         }
+        // A host with many CPUs does much I/O, and may spend as much more on seeing it.
+        let cpus = aya::util::online_cpus().map_or(1, |online| online.len().max(1)) as f64;
         let mut said = Vec::new();
         for unit in &mut self.units {
             let Some(armed) = &unit.armed else { continue };
             for probe in unit.probes.iter_mut().filter(|p| p.is_on()) {
                 let Some(cost) = armed.loaded.cost(probe) else { continue };
                 let name = probe.entry.name;
-                let Some(percent) = self.watchdog.percent(name, now.monotonic_ns, cost.run_time_ns) else {
+                let Some(of_one) = self.watchdog.percent(name, now.monotonic_ns, cost.run_time_ns) else {
                     continue;
                 };
-                let limit = self.settings.max_cpu_percent * unit.group.patience();
+                let (percent, limit) = (of_one / cpus, self.settings.max_cpu_percent * unit.group.patience());
                 if percent > limit {
                     let reason = format!(
-                        "took {percent:.1} % of a core, more than {limit} (max_cpu_percent = {})",
+                        "took {percent:.1} % of {cpus} CPUs, more than {limit} (max_cpu_percent = {})",
                         self.settings.max_cpu_percent
                     );
                     said.push((name, reason.clone()));
