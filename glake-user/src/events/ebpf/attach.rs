@@ -365,7 +365,11 @@ impl Loaded {
             .or(refusals.first())
             .cloned()
             .unwrap_or_else(|| Refusal::absent("there is no way to it on this kernel".to_owned()));
-        if absent && placed.entry.module.is_some() {
+        // A module that is there and whose functions cannot be probed has nothing to wait for.
+        let function =
+            matches!(placed.entry.hooks.first(), Some(Hook::Function { .. } | Hook::Return { .. }));
+        let loaded = |module: &str| self.root.join("sys/module").join(module).exists();
+        if absent && placed.entry.module.is_some_and(|module| !(function && loaded(module))) {
             placed.await_module(&self.root);
             return;
         }
