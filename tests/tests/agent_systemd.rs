@@ -63,11 +63,13 @@ fn the_shipped_unit_starts_is_watched_reloads_restarts_and_stops() {
     fs::copy(unit(), units.join("glake.service")).unwrap();
     // Found free, given back, and taken by the agent.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound into the sandbox, whose /tmp is its own: the checkout may lie there.
+    let program = fs::canonicalize(binary::path()).unwrap().display().to_string();
     let dropin = format!(
-        "[Service]\nExecStart=\nExecStart={} run --listen {address} --interval 200ms\n\
+        "[Service]\nExecStart=\nExecStart={program} run --listen {address} --interval 200ms\n\
          Environment=GLAKE_PRIVILEGES_USER=65534:65534 GLAKE_LOCK=/run/manager/glake/agent.lock GLAKE_EVENT_STORE=/tmp/events\n\
-         WatchdogSec=10\nRestartSec=0\nProtectHome=no\n",
-        fs::canonicalize(binary::path()).unwrap().display()
+         WatchdogSec=10\nRestartSec=0\nProtectHome=no\nBindReadOnlyPaths={program}\nStandardError=append:{}\n",
+        units.join("agent.log").display()
     );
     fs::create_dir(units.join("glake.service.d")).unwrap();
     fs::write(units.join("glake.service.d/test.conf"), dropin).unwrap();
@@ -100,7 +102,7 @@ fn the_shipped_unit_starts_is_watched_reloads_restarts_and_stops() {
         line("start"),
         "0",
         "{said}\n{}",
-        fs::read_to_string(units.join("manager.log")).unwrap_or_default()
+        ["manager.log", "agent.log"].map(|f| fs::read_to_string(units.join(f)).unwrap_or_default()).concat()
     );
     assert_eq!(line("Uid:"), "65534 65534 65534 65534");
     // capability.h: DAC_READ_SEARCH 2, SYSLOG 34, PERFMON 38, BPF 39.
