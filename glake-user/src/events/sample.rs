@@ -90,7 +90,32 @@ pub struct Histogram {
     pub sum_ns: u64,
 }
 
+/// Leaves trailing zeros out, as rows of counts are kept everywhere.
+pub fn trim(row: &mut Vec<u64>) {
+    while row.last() == Some(&0) {
+        row.pop();
+    }
+}
+
+/// Adds one row of counts to another.
+pub fn add_row(sum: &mut Vec<u64>, more: &[u64]) {
+    sum.resize(sum.len().max(more.len()), 0);
+    sum.iter_mut().zip(more).for_each(|(total, n)| *total += n);
+}
+
 impl Histogram {
+    /// Of the counts of all slots.
+    pub fn new(mut slots: Vec<u64>, sum_ns: u64) -> Histogram {
+        trim(&mut slots);
+        Histogram { slots, sum_ns }
+    }
+
+    /// Adds another one.
+    pub fn add(&mut self, more: &Histogram) {
+        add_row(&mut self.slots, &more.slots);
+        self.sum_ns += more.sum_ns;
+    }
+
     /// How many values it holds.
     pub fn count(&self) -> u64 {
         self.slots.iter().sum()

@@ -1,6 +1,7 @@
 //! What this kernel allows: the facts that decide which probes can work. Each is looked at, not inferred from a
 //! version number, and each answer is yes, no or could not tell. No privilege is needed to ask.
 
+use crate::sys::lockdown;
 use serde::Serialize;
 use std::{fs, io, path::Path};
 
@@ -113,7 +114,7 @@ pub fn lockdown(root: &Path) -> Answer {
 /// # Errors
 /// The answer to give when it cannot be read.
 pub fn lockdown_level(root: &Path) -> Result<Option<String>, Answer> {
-    let text = match fs::read_to_string(root.join("sys/kernel/security/lockdown")) {
+    let text = match lockdown::text(root) {
         Ok(text) => text,
         // The file is missing although its file system is there: the kernel has no lockdown.
         Err(e) if e.kind() == io::ErrorKind::NotFound && securityfs(root).is_yes() => return Ok(None),
@@ -132,9 +133,7 @@ pub fn lockdown_level(root: &Path) -> Result<Option<String>, Answer> {
             ));
         }
     };
-    // `none [integrity] confidentiality`: the level in force is in brackets.
-    let level = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(level, _)| level);
-    match level {
+    match lockdown::level(&text) {
         Some("none") => Ok(None),
         Some(level @ ("integrity" | "confidentiality")) => Ok(Some(level.to_owned())),
         _ => Err(Answer::cannot_tell(

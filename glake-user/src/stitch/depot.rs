@@ -13,22 +13,21 @@ pub(crate) type Piece = (Handle, u64);
 
 pub(crate) struct Depot {
     idle: Mutex<Vec<Piece>>,
-    /// Bytes held from the driver. Only `admit` adds, before the driver is asked.
-    reserved: AtomicU64,
+    /// Bytes held from the driver, and the heap's own limit, `u64::MAX` for none but the device's. Only `admit` adds, before
+    /// the driver is asked.
+    own: Budget,
     reserved_peak: AtomicU64,
-    /// `u64::MAX`: no limit but the device's.
-    limit: AtomicU64,
-    budget: Option<Budget>,
+    /// What it shares with other heaps.
+    shared: Option<Budget>,
 }
 
 impl Depot {
-    pub(crate) fn new(limit: Option<u64>, budget: Option<Budget>) -> Depot {
+    pub(crate) fn new(limit: Option<u64>, shared: Option<Budget>) -> Depot {
         Depot {
             idle: Mutex::new(Vec::new()),
-            reserved: AtomicU64::new(0),
+            own: Budget::new(limit.unwrap_or(u64::MAX)),
             reserved_peak: AtomicU64::new(0),
-            limit: AtomicU64::new(limit.unwrap_or(u64::MAX)),
-            budget,
+            shared,
         }
     }
 
@@ -37,7 +36,7 @@ impl Depot {
     }
 
     pub(crate) fn reserved(&self) -> u64 {
-        self.reserved.load(Ordering::Relaxed)
+        self.own.held()
     }
 
     pub(crate) fn reserved_peak(&self) -> u64 {
@@ -49,17 +48,16 @@ impl Depot {
     }
 
     pub(crate) fn limit(&self) -> u64 {
-        self.limit.load(Ordering::Relaxed)
+        self.own.limit()
     }
 
     pub(crate) fn set_limit(&self, limit: Option<u64>) {
-        self.limit.store(limit.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.own.set_limit(limit.unwrap_or(u64::MAX));
     }
 
     /// Bytes that the limit still leaves.
     pub(crate) fn headroom(&self) -> u64 {
-        let shared = self.budget.as_ref().map_or(u64::MAX, Budget::left);
-        self.limit().saturating_sub(self.reserved()).min(shared)
+        self.own.left().min(self.shared.as_ref().map_or(u64::MAX, Budget::left))
     }
 
     /// Handles that are mapped nowhere.
@@ -90,27 +88,25 @@ impl Depot {
 
     /// Counts bytes as given back.
     fn dismiss(&self, size: u64) {
-        self.reserved.fetch_sub(size, Ordering::Relaxed);
-        if let Some(budget) = &self.budget {
-            budget.give(size);
+        self.own.give(size);
+        if let Some(shared) = &self.shared {
+            shared.give(size);
         }
     }
 
     fn admit(&self, size: u64) -> Result<()> {
-        let limit = self.limit();
-        let add = |held: u64| held.checked_add(size).filter(|sum| *sum <= limit);
-        match self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(_) if self.budget.as_ref().is_none_or(|b| b.take(size)) => Ok(()),
-            Ok(held) => {
-                self.reserved.fetch_sub(size, Ordering::Relaxed);
-                let doing = format!("holding {size} bytes more than {held}, with the process's budget spent");
-                Err(Error::new(Kind::Exhausted, doing).remedy("raise the budget that the heaps share"))
-            }
-            Err(held) => {
-                let doing = format!("holding {size} bytes more than {held}, with a limit of {limit}");
-                Err(Error::new(Kind::Exhausted, doing).remedy("raise allocator.max_bytes"))
-            }
+        let refused = |why: String, remedy: &str| {
+            let doing = format!("holding {size} bytes more than {}, {why}", self.reserved());
+            Err(Error::new(Kind::Exhausted, doing).remedy(remedy))
+        };
+        if !self.own.take(size) {
+            return refused(format!("with a limit of {}", self.limit()), "raise allocator.max_bytes");
         }
+        if self.shared.as_ref().is_none_or(|shared| shared.take(size)) {
+            return Ok(());
+        }
+        self.own.give(size);
+        refused("with the process's budget spent".to_owned(), "raise the budget that the heaps share")
     }
 
     /// Gives all idle handles back to the driver. The bytes given back.

@@ -11,6 +11,7 @@ pub(crate) mod cuda;
 pub mod cuda_gpu;
 pub mod cuda_kernels;
 pub mod heap;
+pub mod lockdown;
 pub mod mmap;
 pub mod tracefs;
 pub mod uvm;

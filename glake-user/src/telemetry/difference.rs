@@ -2,7 +2,7 @@
 
 use crate::events::sample::{
     AerDevice, BlockDevice, BlockOperation, Dropped, Histogram, Iommu, NvmeCommands, NvmeController,
-    OwnerDeviceIo, OwnerIo, Sample, UvmGpu, UvmMoved, UvmSpace,
+    OwnerDeviceIo, OwnerIo, Sample, UvmGpu, UvmMoved, UvmSpace, trim,
 };
 use std::collections::BTreeMap;
 
@@ -64,6 +64,14 @@ impl By {
             (None, Some(_)) => self.fell = true,
             (_, None) => {}
         }
+    }
+
+    /// Counts that restart each for itself.
+    fn row(&mut self, older: &[u64], newer: &mut Vec<u64>) {
+        for (i, n) in newer.iter_mut().enumerate() {
+            self.number(older.get(i).copied().unwrap_or(0), n);
+        }
+        trim(newer);
     }
 
     /// A histogram restarts as a whole: slots and sum belong together.
@@ -205,10 +213,7 @@ impl By {
         self.number(old.mapped_bytes, &mut new.mapped_bytes);
         self.number(old.unmaps, &mut new.unmaps);
         self.number(old.unmapped_bytes, &mut new.unmapped_bytes);
-        for (i, n) in new.map_sizes.iter_mut().enumerate() {
-            self.number(old.map_sizes.get(i).copied().unwrap_or(0), n);
-        }
-        trim(&mut new.map_sizes);
+        self.row(&old.map_sizes, &mut new.map_sizes);
     }
 
     fn rare(&mut self, older: &Sample, grown: &mut Sample) {
@@ -260,10 +265,7 @@ impl By {
     fn uvm_gpu(&mut self, old: &UvmGpu, gpu: &mut UvmGpu) {
         self.histogram_opt(old.service.as_ref(), &mut gpu.service);
         if let (Some(old), Some(new)) = (&old.batches, &mut gpu.batches) {
-            for (i, n) in new.iter_mut().enumerate() {
-                self.number(old.get(i).copied().unwrap_or(0), n);
-            }
-            trim(new);
+            self.row(old, new);
         }
         self.number_opt(old.batched_faults, &mut gpu.batched_faults);
         self.number_opt(old.replays, &mut gpu.replays);
@@ -321,10 +323,4 @@ impl By {
 
 fn index<'a, T, K: Ord>(section: Option<&'a Vec<T>>, key: impl Fn(&'a T) -> K) -> BTreeMap<K, &'a T> {
     section.into_iter().flatten().map(|item| (key(item), item)).collect()
-}
-
-fn trim(slots: &mut Vec<u64>) {
-    while slots.last() == Some(&0) {
-        slots.pop();
-    }
 }

@@ -19,7 +19,7 @@ use aya::{
 };
 use glake_common::{NONE, member, param};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
@@ -83,7 +83,7 @@ impl Kernel {
             uvm: None,
         };
         let btf = if use_btf {
-            Btf::read(root).map(|btf| with_modules(btf, root))
+            Btf::read(root).map(|btf| with_module(btf, root))
         } else {
             Err(Error::new(Kind::Unsupported, "BTF is switched off by the settings"))
         };
@@ -143,8 +143,8 @@ impl Kernel {
         self.uvm.as_ref().map_or(u32::MAX, |(module, _)| module.device)
     }
 
-    fn has(&self, members: &[usize]) -> std::result::Result<(), String> {
-        match members.iter().find(|m| self.offsets[**m] == NONE) {
+    fn has(&self, members: &[&[usize]]) -> std::result::Result<(), String> {
+        match members.iter().copied().flatten().find(|m| self.offsets[**m] == NONE) {
             Some(m) => Err(format!("this kernel has no {}.{}", member::MEMBERS[*m].0, member::MEMBERS[*m].1)),
             None => Ok(()),
         }
@@ -194,15 +194,19 @@ impl Kernel {
     }
 }
 
-/// Adds the types of the modules that the probes need. One that is missing is either built in, or its probes take another way.
-fn with_modules(mut btf: Btf, root: &Path) -> Btf {
-    let raw = |e: &&Entry| e.hooks.iter().any(|h| matches!(h, Hook::Raw { .. }));
-    let modules: BTreeSet<&str> = table::probes().filter(raw).filter_map(|e| e.module).collect();
-    // One module after another would need each one's numbers moved behind the other's: there is one.
-    for module in modules.into_iter().take(1) {
+/// Adds the types of the one module that has raw trace points here. Where it is missing it is either built in, or its probes take
+/// another way.
+fn with_module(mut btf: Btf, root: &Path) -> Btf {
+    let mut raw = table::probes().filter(|e| e.hooks.iter().any(|h| matches!(h, Hook::Raw { .. })));
+    if let Some(module) = raw.find_map(|e| e.module) {
         let _ = btf.add_module(root, module);
     }
     btf
+}
+
+/// Whether a module is loaded, or built in with parameters of its own.
+pub(crate) fn has_module(root: &Path, module: &str) -> bool {
+    root.join("sys/module").join(module).exists()
 }
 
 fn pick(
@@ -256,10 +260,8 @@ impl Placed {
         let hook = first.map(Hook::describe).unwrap_or_default();
         let module = self.entry.module.unwrap_or_default();
         let needs_tracefs = match first {
-            // Functions are probed without it.
-            Some(Hook::Function { .. } | Hook::Return { .. }) => false,
-            Some(Hook::Raw { .. }) => root.join("sys/module").join(module).exists(),
-            _ => true,
+            Some(Hook::Raw { .. }) => has_module(root, module),
+            _ => !first.is_some_and(Hook::probes_function),
         };
         let (state, mut why) = match Tracefs::find(root) {
             Err(e) if needs_tracefs => (ProbeState::Failed, Refusal::of(&e)),
@@ -366,10 +368,8 @@ impl Loaded {
             .cloned()
             .unwrap_or_else(|| Refusal::absent("there is no way to it on this kernel".to_owned()));
         // A module that is there and whose functions cannot be probed has nothing to wait for.
-        let function =
-            matches!(placed.entry.hooks.first(), Some(Hook::Function { .. } | Hook::Return { .. }));
-        let loaded = |module: &str| self.root.join("sys/module").join(module).exists();
-        if absent && placed.entry.module.is_some_and(|module| !(function && loaded(module))) {
+        let function = placed.entry.hooks.first().is_some_and(Hook::probes_function);
+        if absent && placed.entry.module.is_some_and(|m| !(function && has_module(&self.root, m))) {
             placed.await_module(&self.root);
             return;
         }

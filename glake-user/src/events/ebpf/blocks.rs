@@ -75,11 +75,7 @@ struct Totals([u64; COUNTERS]);
 
 impl Totals {
     fn histogram(&self, at: usize, sum: usize) -> Histogram {
-        let mut slots = self.0[at..at + SLOTS].to_vec();
-        while slots.last() == Some(&0) {
-            slots.pop();
-        }
-        Histogram { slots, sum_ns: self.0[sum] }
+        Histogram::new(self.0[at..at + SLOTS].to_vec(), self.0[sum])
     }
 }
 
@@ -321,15 +317,7 @@ fn add_operation(device: &mut BlockDevice, operation: Operation, totals: &Totals
 }
 
 fn merge(into: &mut Option<Histogram>, more: Histogram) {
-    let Some(h) = into else {
-        *into = Some(more);
-        return;
-    };
-    h.slots.resize(h.slots.len().max(more.slots.len()), 0);
-    for (a, b) in h.slots.iter_mut().zip(more.slots) {
-        *a += b;
-    }
-    h.sum_ns += more.sum_ns;
+    into.get_or_insert_default().add(&more);
 }
 
 fn add_io(io: &mut Vec<OwnerDeviceIo>, device: &str, operation: Operation, counts: [u64; 3]) {

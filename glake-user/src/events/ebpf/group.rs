@@ -2,7 +2,7 @@
 
 use super::{
     Settings,
-    attach::{Kernel, Loaded, Placed, Refusal, Ways},
+    attach::{Kernel, Loaded, Placed, Refusal, Ways, has_module},
     record,
     sizes::{Host, Sizes},
     table::{self, Group, Hook},
@@ -155,8 +155,7 @@ pub(crate) fn present(root: &Path, group: Group) -> bool {
     of_group.filter_map(|e| e.module.map(|module| (module, e.hooks))).any(|(module, hooks)| {
         hooks.iter().any(|hook| match hook {
             Hook::Classic { category, event, .. } => tracefs.as_ref().is_some_and(|t| t.has(category, event)),
-            // A module built into the kernel is listed too, if it has parameters.
-            Hook::Raw { .. } => root.join("sys/module").join(module).exists(),
+            Hook::Raw { .. } => has_module(root, module),
             Hook::Btf { .. } | Hook::Function { .. } | Hook::Return { .. } => false,
         })
     })

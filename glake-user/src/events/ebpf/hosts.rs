@@ -4,7 +4,7 @@ use super::{attach::Loaded, record};
 use crate::{
     clock::Stamp,
     error::Result,
-    events::sample::{AerDevice, DmaDevice, Iommu, IommuFaults, SwiotlbDevice, XidCount},
+    events::sample::{AerDevice, DmaDevice, Iommu, IommuFaults, SwiotlbDevice, XidCount, trim},
     sys::bpf::Words,
 };
 use glake_common::{
@@ -74,9 +74,7 @@ impl Hosts {
     pub(crate) fn iommu(&self) -> Iommu {
         let sum = |which: usize| (0..self.shards).map(|s| self.iommu.load(s * iommu::COUNT + which)).sum();
         let mut map_sizes: Vec<u64> = (0..iommu::CLASSES).map(|c| sum(iommu::SIZES + c)).collect();
-        while map_sizes.last() == Some(&0) {
-            map_sizes.pop();
-        }
+        trim(&mut map_sizes);
         Iommu {
             maps: sum(iommu::MAPS),
             mapped_bytes: sum(iommu::MAPPED),

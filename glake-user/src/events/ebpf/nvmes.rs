@@ -83,17 +83,14 @@ impl Nvmes {
         let [completed, bytes, retries, untold, sum_ns] = self.cells.array(at);
         match kind {
             kind::COMMANDS => {
-                let mut slots = self.cells.array::<SLOTS>(at + COUNTER_WORDS).to_vec();
-                while slots.last() == Some(&0) {
-                    slots.pop();
-                }
+                let slots = self.cells.array::<SLOTS>(at + COUNTER_WORDS).to_vec();
                 let told = queue != 0 && moves_blocks(value.into()) && untold == 0;
                 controller.commands.push(NvmeCommands {
                     queue,
                     opcode: value as u8,
                     completed,
                     bytes: told.then_some(bytes),
-                    latency: Histogram { slots, sum_ns },
+                    latency: Histogram::new(slots, sum_ns),
                 });
                 controller.retries = Some(controller.retries.unwrap_or(0) + retries);
             }

@@ -1,7 +1,7 @@
 //! Why a probe is not on, and what can be done about it.
 
 use super::{symbols, table::Hook};
-use crate::error::Error;
+use crate::{error::Error, sys::lockdown};
 use aya::programs::ProgramError;
 use std::path::Path;
 
@@ -77,8 +77,7 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
 
 /// What a refused load or attachment can be helped by.
 pub(super) fn remedy(root: &Path, errno: Option<i32>) -> Option<String> {
-    let lockdown = std::fs::read_to_string(root.join("sys/kernel/security/lockdown")).unwrap_or_default();
-    if lockdown.contains("[confidentiality]") {
+    if lockdown::read(root).as_deref() == Some("confidentiality") {
         return Some(
             "boot with lockdown=integrity or none: confidentiality forbids reading kernel memory".to_owned(),
         );

@@ -1,6 +1,7 @@
 //! Why a kernel function could not be probed.
 
 use super::attach::Refusal;
+use crate::sys::lockdown;
 use std::path::Path;
 
 /// The kernel knows no function of this name: not there, or only as a copy that the compiler made.
@@ -25,13 +26,12 @@ fn copy_of<'a>(symbols: &'a str, function: &str) -> Option<&'a str> {
 
 /// The kernel allows no probes on functions.
 pub(crate) fn refused(root: &Path, function: &str) -> Refusal {
-    let lockdown = std::fs::read_to_string(root.join("sys/kernel/security/lockdown")).unwrap_or_default();
-    let mode = lockdown.split('[').nth(1).and_then(|rest| rest.split(']').next());
-    let reason = match mode {
+    let mode = lockdown::read(root);
+    let reason = match &mode {
         Some(mode) => format!("the kernel refuses a kprobe on {function} (tried); lockdown is {mode}"),
         None => format!("the kernel refuses a kprobe on {function} (tried); its lockdown cannot be read"),
     };
-    let remedy = match mode {
+    let remedy = match mode.as_deref() {
         Some("none") => "run as root or with CAP_PERFMON, and look at kernel.perf_event_paranoid",
         _ => {
             "run as root or with CAP_PERFMON; under lockdown only booting without it (usually: Secure Boot off) \

@@ -61,8 +61,8 @@ pub enum Hook {
         event: &'static str,
         /// The structure that its first argument must point to.
         argument: &'static str,
-        /// Indices into [`glake_common::member::MEMBERS`].
-        needs: &'static [usize],
+        /// Indices into [`glake_common::member::MEMBERS`], in groups.
+        needs: &'static [&'static [usize]],
     },
     /// A raw trace point of a module, whose arguments are addresses of kernel structures.
     Raw {
@@ -72,8 +72,8 @@ pub enum Hook {
         event: &'static str,
         /// The structure that its first argument must point to.
         argument: &'static str,
-        /// Indices into [`glake_common::member::MEMBERS`].
-        needs: &'static [usize],
+        /// Indices into [`glake_common::member::MEMBERS`], in groups.
+        needs: &'static [&'static [usize]],
     },
     /// A classic trace point, read by its `format`.
     Classic {
@@ -122,6 +122,11 @@ impl Hook {
             Hook::Function { function, .. } | Hook::Return { function, .. } => Some(function),
             Hook::Btf { .. } | Hook::Raw { .. } | Hook::Classic { .. } => None,
         }
+    }
+
+    /// Whether it is a probe on a function, which needs neither tracefs nor types.
+    pub fn probes_function(&self) -> bool {
+        matches!(self, Hook::Function { .. } | Hook::Return { .. })
     }
 
     /// The hook in the kernel's words.

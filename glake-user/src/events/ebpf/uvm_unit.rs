@@ -12,7 +12,7 @@ use super::{
 };
 use crate::events::{
     event::What,
-    sample::{ProbeState, Uvm, UvmGpu},
+    sample::{ProbeState, Uvm, UvmGpu, add_row},
     uvm::entry::FatalReason,
 };
 use glake_common::{record::Record, stat};
@@ -217,28 +217,12 @@ fn merge(into: &mut Vec<UvmGpu>, more: Vec<UvmGpu>) {
         known.replays = sum(known.replays, gpu.replays);
         known.evictions = sum(known.evictions, gpu.evictions);
         known.batched_faults = sum(known.batched_faults, gpu.batched_faults);
-        let batches = known.batches.take();
-        known.batches = add_rows(batches, gpu.batches);
-        let service = known.service.take();
-        known.service = match (service, gpu.service) {
-            (Some(mut a), Some(b)) => {
-                a.sum_ns += b.sum_ns;
-                a.slots = add_rows(Some(a.slots), Some(b.slots)).unwrap_or_default();
-                Some(a)
-            }
-            (a, b) => a.or(b),
-        };
-    }
-}
-
-fn add_rows(a: Option<Vec<u64>>, b: Option<Vec<u64>>) -> Option<Vec<u64>> {
-    match (a, b) {
-        (Some(mut a), Some(b)) => {
-            a.resize(a.len().max(b.len()), 0);
-            a.iter_mut().zip(b).for_each(|(sum, n)| *sum += n);
-            Some(a)
+        if let Some(batches) = gpu.batches {
+            add_row(known.batches.get_or_insert_default(), &batches);
         }
-        (a, b) => a.or(b),
+        if let Some(service) = gpu.service {
+            known.service.get_or_insert_default().add(&service);
+        }
     }
 }
 

@@ -5,11 +5,7 @@ use super::{
     families,
     table::{Family, HISTOGRAM_SERIES, SIZE_SERIES, Type},
 };
-use crate::{
-    events::sample::Histogram,
-    host::inventory::Inventory,
-    telemetry::{difference::Difference, model},
-};
+use crate::{events::sample::Histogram, host::inventory::Inventory, telemetry::difference::Difference};
 use std::collections::BTreeMap;
 
 /// The labels of a series, in the order of its family.
@@ -79,10 +75,10 @@ impl Ledger {
         debug_assert_eq!(family.kind, Type::Histogram);
         let cells = self.histograms.entry(family.name).or_default();
         match place(family, cells, labels, HISTOGRAM_SERIES) {
-            Place::Own(labels) => model::add(cells.entry(labels).or_default(), grown),
+            Place::Own(labels) => cells.entry(labels).or_default().add(grown),
             Place::Folded(labels) => {
                 self.refused += 1;
-                model::add(cells.entry(labels).or_default(), grown);
+                cells.entry(labels).or_default().add(grown);
             }
             Place::Refused => self.refused += 1,
         }

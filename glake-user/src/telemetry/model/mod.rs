@@ -117,16 +117,5 @@ fn latency(grown: &Histogram) -> Latency {
     }
 }
 
-/// Adds one histogram to another.
-pub(super) fn add(sum: &mut Histogram, part: &Histogram) {
-    if sum.slots.len() < part.slots.len() {
-        sum.slots.resize(part.slots.len(), 0);
-    }
-    for (total, n) in sum.slots.iter_mut().zip(&part.slots) {
-        *total += n;
-    }
-    sum.sum_ns += part.sum_ns;
-}
-
 #[cfg(test)]
 mod tests;

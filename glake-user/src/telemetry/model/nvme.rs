@@ -1,6 +1,6 @@
 //! NVMe controllers: by operation, by queue, by status.
 
-use super::{View, add, count, count_opt, latency};
+use super::{View, count, count_opt, latency};
 use crate::{
     events::sample::{Histogram, NvmeCommands, NvmeController},
     telemetry::state::{Nvme, NvmeOp, NvmeOpcode, NvmeQueue, NvmeStatus},
@@ -144,7 +144,7 @@ impl Sum {
         self.parts += 1;
         self.completed += total.completed;
         self.grown += growth.completed;
-        add(&mut self.latency, &growth.latency);
+        self.latency.add(&growth.latency);
     }
 }
 

@@ -1,6 +1,6 @@
 //! UVM page faults and page migrations by GPU and by workload.
 
-use super::{IsWorkload, View, add, count, latency, workload_at};
+use super::{IsWorkload, View, count, latency, workload_at};
 use crate::{
     events::sample::{Histogram, UvmSpace},
     host::workload::Workload,
@@ -45,7 +45,7 @@ impl View<'_> {
         for gpu in &grown.gpus {
             let known = gpus.entry(gpu.uuid.clone()).or_default();
             if let Some(service) = &gpu.service {
-                add(known.service.get_or_insert_default(), service);
+                known.service.get_or_insert_default().add(service);
             }
         }
         let mut workloads: BTreeMap<String, Work> = BTreeMap::new();

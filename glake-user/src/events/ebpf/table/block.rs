@@ -1,16 +1,26 @@
 //! Probes of block requests.
 
 use super::{Entry, Group, Hook, entry};
-use glake_common::member::{self, *};
+use glake_common::member::*;
 
-const REQUEST: &[usize] = &[RQ_Q, RQ_CMD_FLAGS, RQ_DATA_LEN, Q_DISK, DISK_MAJOR, DISK_MINOR];
-const START: &[usize] =
-    &[RQ_Q, RQ_CMD_FLAGS, RQ_DATA_LEN, Q_DISK, DISK_MAJOR, DISK_MINOR, member::TASK_FLAGS];
-const BIO: &[usize] = &[BIO_OPF, BIO_SIZE, BIO_BDEV, BDEV_DISK, DISK_MAJOR, DISK_MINOR, member::TASK_FLAGS];
+const DISK: &[usize] = &[DISK_MAJOR, DISK_MINOR];
+const REQUEST: &[usize] = &[RQ_Q, RQ_CMD_FLAGS, RQ_DATA_LEN, Q_DISK];
+const BIO: &[usize] = &[BIO_OPF, BIO_SIZE, BIO_BDEV, BDEV_DISK];
+/// Who submits.
+const TASK: &[usize] = &[TASK_FLAGS];
 const RECORD: &[&str] = &["dev", "sector", "nr_sector", "rwbs"];
 
-const fn btf(program: &'static str, event: &'static str, needs: &'static [usize]) -> Hook {
-    Hook::Btf { program, event, argument: "request", needs }
+const fn btf(program: &'static str, event: &'static str) -> Hook {
+    Hook::Btf { program, event, argument: "request", needs: &[REQUEST, DISK] }
+}
+
+/// One that also asks who submits.
+const fn start(program: &'static str, event: &'static str) -> Hook {
+    Hook::Btf { program, event, argument: "request", needs: &[REQUEST, DISK, TASK] }
+}
+
+const fn bio(program: &'static str, event: &'static str) -> Hook {
+    Hook::Btf { program, event, argument: "bio", needs: &[BIO, DISK, TASK] }
 }
 
 const fn block(program: &'static str, event: &'static str, global: &'static str) -> Hook {
@@ -26,8 +36,8 @@ pub(super) const PROBES: &[Entry] = &[
             "block",
             Group::Block,
             &[
-                btf("block_start", "block_io_start", START),
-                btf("block_start_late", "block_rq_issue", START),
+                start("block_start", "block_io_start"),
+                start("block_start_late", "block_rq_issue"),
                 block("block_start_tp", "block_io_start", "BLOCK_START_TP"),
             ],
         )
@@ -39,7 +49,7 @@ pub(super) const PROBES: &[Entry] = &[
             "block",
             Group::Block,
             &[
-                btf("block_issue", "block_rq_issue", REQUEST),
+                btf("block_issue", "block_rq_issue"),
                 block("block_issue_tp", "block_rq_issue", "BLOCK_ISSUE_TP"),
             ],
         )
@@ -52,7 +62,7 @@ pub(super) const PROBES: &[Entry] = &[
             "block",
             Group::Block,
             &[
-                btf("block_complete", "block_rq_complete", REQUEST),
+                btf("block_complete", "block_rq_complete"),
                 Hook::Classic {
                     program: "block_complete_tp",
                     category: "block",
@@ -70,7 +80,7 @@ pub(super) const PROBES: &[Entry] = &[
             "block",
             Group::Block,
             &[
-                btf("block_requeue", "block_rq_requeue", REQUEST),
+                btf("block_requeue", "block_rq_requeue"),
                 block("block_requeue_tp", "block_rq_requeue", "BLOCK_REQUEUE_TP"),
             ],
         )
@@ -82,7 +92,7 @@ pub(super) const PROBES: &[Entry] = &[
             "block",
             Group::Block,
             &[
-                btf("block_merge", "block_rq_merge", REQUEST),
+                btf("block_merge", "block_rq_merge"),
                 block("block_merge_tp", "block_rq_merge", "BLOCK_MERGE_TP"),
             ],
         )
@@ -94,12 +104,7 @@ pub(super) const PROBES: &[Entry] = &[
             "block",
             Group::Block,
             &[
-                Hook::Btf {
-                    program: "block_back_merge",
-                    event: "block_bio_backmerge",
-                    argument: "bio",
-                    needs: BIO,
-                },
+                bio("block_back_merge", "block_bio_backmerge"),
                 block("block_back_merge_tp", "block_bio_backmerge", "BLOCK_BACK_MERGE_TP"),
             ],
         )
@@ -111,12 +116,7 @@ pub(super) const PROBES: &[Entry] = &[
             "block",
             Group::Block,
             &[
-                Hook::Btf {
-                    program: "block_front_merge",
-                    event: "block_bio_frontmerge",
-                    argument: "bio",
-                    needs: BIO,
-                },
+                bio("block_front_merge", "block_bio_frontmerge"),
                 block("block_front_merge_tp", "block_bio_frontmerge", "BLOCK_FRONT_MERGE_TP"),
             ],
         )

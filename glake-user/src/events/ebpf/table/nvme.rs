@@ -5,21 +5,8 @@ use glake_common::member::*;
 
 /// Where `nvme_req_qid` and the controller's number are found.
 const NVME: &[usize] = &[RQ_SIZE, RQ_Q, Q_DATA, RQ_HCTX, HCTX_NUM, NVME_CTRL, CTRL_INSTANCE];
-const NVME_START: &[usize] =
-    &[RQ_SIZE, RQ_Q, Q_DATA, RQ_HCTX, HCTX_NUM, NVME_CTRL, CTRL_INSTANCE, RQ_DATA_LEN];
-const NVME_END: &[usize] = &[
-    RQ_SIZE,
-    RQ_Q,
-    Q_DATA,
-    RQ_HCTX,
-    HCTX_NUM,
-    NVME_CTRL,
-    CTRL_INSTANCE,
-    NVME_CMD,
-    NVME_RETRIES,
-    NVME_STATUS,
-];
-const fn raw(program: &'static str, event: &'static str, needs: &'static [usize]) -> Hook {
+
+const fn raw(program: &'static str, event: &'static str, needs: &'static [&'static [usize]]) -> Hook {
     Hook::Raw { program, event, argument: "request", needs }
 }
 
@@ -32,7 +19,7 @@ pub(super) const PROBES: &[Entry] = &[
             "nvme",
             Group::Nvme,
             &[
-                raw("nvme_setup", "nvme_setup_cmd", NVME_START),
+                raw("nvme_setup", "nvme_setup_cmd", &[NVME, &[RQ_DATA_LEN]]),
                 Hook::Classic {
                     program: "nvme_setup_tp",
                     category: "nvme",
@@ -51,7 +38,7 @@ pub(super) const PROBES: &[Entry] = &[
             "nvme",
             Group::Nvme,
             &[
-                raw("nvme_complete", "nvme_complete_rq", NVME_END),
+                raw("nvme_complete", "nvme_complete_rq", &[NVME, &[NVME_CMD, NVME_RETRIES, NVME_STATUS]]),
                 Hook::Classic {
                     program: "nvme_complete_tp",
                     category: "nvme",
@@ -74,7 +61,7 @@ pub(super) const PROBES: &[Entry] = &[
                     program: "nvme_async",
                     event: "nvme_async_event",
                     argument: "nvme_ctrl",
-                    needs: &[CTRL_INSTANCE],
+                    needs: &[&[CTRL_INSTANCE]],
                 },
                 Hook::Classic {
                     program: "nvme_async_tp",
@@ -95,7 +82,7 @@ pub(super) const PROBES: &[Entry] = &[
             "nvme",
             Group::Nvme,
             &[
-                raw("nvme_sq", "nvme_sq", NVME),
+                raw("nvme_sq", "nvme_sq", &[NVME]),
                 Hook::Classic {
                     program: "nvme_sq_tp",
                     category: "nvme",

@@ -4,7 +4,7 @@ use crate::{
     error::{Error, Kind, Result},
     events::{
         ebpf::{attach::Loaded, cgroups::Cgroups},
-        sample::{Histogram, Uvm, UvmAccess, UvmGpu, UvmMoved, UvmSpace},
+        sample::{Histogram, Uvm, UvmAccess, UvmGpu, UvmMoved, UvmSpace, trim},
         uvm::{entry::FatalReason, queue::uuid_text},
     },
     sys::bpf::Words,
@@ -217,9 +217,7 @@ impl Uvms {
         };
         let row = |from: usize, len: usize| {
             let mut row: Vec<u64> = (from..from + len).map(sum).collect();
-            while row.last() == Some(&0) {
-                row.pop();
-            }
+            trim(&mut row);
             row
         };
         UvmGpu {

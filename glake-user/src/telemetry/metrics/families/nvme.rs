@@ -11,7 +11,7 @@ use crate::{
                 NVME_COMMAND_TIMEOUTS, NVME_CONTROLLER_RESETS, NVME_QUEUE_FILL,
             },
         },
-        model::{self, busiest, fill_ratio, operation_of},
+        model::{busiest, fill_ratio, operation_of},
     },
 };
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ fn controller(ledger: &mut Ledger, controller: &NvmeController, host: &Inventory
     let mut sums: BTreeMap<&str, Histogram> = BTreeMap::new();
     for commands in controller.commands.iter().filter(|c| c.queue != 0) {
         let sum = sums.entry(operation_of(commands.queue, commands.opcode)).or_default();
-        model::add(sum, &commands.latency);
+        sum.add(&commands.latency);
     }
     for (operation, latency) in sums {
         let mut labels = name();
