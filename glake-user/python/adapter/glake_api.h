@@ -88,7 +88,7 @@ typedef struct glake_api {
 
   /* Returns idle physical memory to the driver; `freed` may be NULL. */
   glake_status (*trim)(int32_t device, uint64_t *freed);
-  /* A limit on what the heap of `device` may hold; UINT64_MAX: none. */
+  /* A limit on what the heap of `device` may hold; UINT64_MAX: none. `allocator.max_bytes` goes on to hold beside it. */
   glake_status (*set_max_bytes)(int32_t device, uint64_t bytes);
   glake_status (*on_pressure)(int32_t device, glake_pressure ask, void *context);
   glake_status (*enable_peer)(int32_t device, int32_t peer);
@@ -109,6 +109,9 @@ typedef struct glake_api {
 
   /* One line for the user, once per process and `key`, on stderr (what GLAKE_LOG makes of it). */
   void (*say_once)(const char *key, const char *line);
+
+  /* Bytes of physical memory the heap of `device` holds now; 0 before it is opened. One load, no lock: asked after every allocation. */
+  uint64_t (*reserved)(int32_t device);
 } glake_api;
 
 #ifdef __cplusplus
