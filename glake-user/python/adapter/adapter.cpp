@@ -1,0 +1,12 @@
+// The whole adapter as one translation unit: torch's headers are read once, and one compiler call builds it at first use.
+#include "books.cpp"
+#include "control.cpp"
+#include "history.cpp"
+#include "install.cpp"
+#include "ipc.cpp"
+#include "memory.cpp"
+#include "pools.cpp"
+#include "pressure.cpp"
+#include "process_memory.cpp"
+#include "routes.cpp"
+#include "view.cpp"

@@ -1,0 +1,17 @@
+/* What the adapter's library exports; found by name with dlsym. */
+#pragma once
+
+#include "glake_api.h"
+
+extern "C" {
+
+/* Puts the adapter in the place of torch's allocator. 0: done, or done before. Otherwise nothing changed, and `why` says why in one line.
+ * Before or after torch initialised CUDA; not while other threads allocate. */
+int glake_torch_install(const glake_api* api, char* why, size_t n);
+
+/* New memory comes from torch's own allocator from now on. What GLake handed out stays valid and is taken back. For good. */
+void glake_torch_retreat(const char* why);
+
+/* The version of torch it was built for: major * 100 + minor. */
+int glake_torch_version();
+}
