@@ -33,6 +33,11 @@ pub fn path() -> PathBuf {
     )
 }
 
+/// A shared library of the workspace, built beside the binary.
+pub fn library(name: &str) -> PathBuf {
+    path().with_file_name(name)
+}
+
 /// A file under `tests/data`.
 pub fn data(name: &str) -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("data").join(name).display().to_string()
