@@ -8,6 +8,7 @@ pub mod agent;
 pub mod cli;
 pub mod clock;
 pub mod diagnose;
+pub mod embed;
 pub mod error;
 pub mod events;
 pub mod gpu;

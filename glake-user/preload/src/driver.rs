@@ -95,6 +95,20 @@ impl Calls {
         (primary == context).then_some(device)
     }
 
+    /// The GPU of a context.
+    pub(crate) fn device_of(&self, context: Context) -> Option<c_int> {
+        let (mut device, mut before) = (-1, null_mut());
+        // SAFETY: a context the program handed to the driver just now, which took it.
+        if unsafe { (self.push)(context) } != SUCCESS {
+            return None;
+        }
+        // SAFETY: a valid place for an int.
+        let code = unsafe { (self.current_device)(&raw mut device) };
+        // SAFETY: a valid place; pops what was pushed above.
+        unsafe { (self.pop)(&raw mut before) };
+        (code == SUCCESS).then_some(device)
+    }
+
     /// Waits for all work of `device`, as the driver's own `cuMemFree` does.
     pub(crate) fn wait_for(&self, device: c_int) -> Code {
         let (mut primary, mut before) = (null_mut(), null_mut());

@@ -151,7 +151,6 @@ macro_rules! symbol_name {
         }
     };
 }
-use symbol_name;
 
 captures!(cuStreamBeginCapture_v2, cuStreamEndCapture);
 captures!(cuStreamBeginCapture_v2_ptsz, cuStreamEndCapture_ptsz);

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::driver::{Code, SUCCESS};
 use crate::{hooks, start};
@@ -19,9 +19,6 @@ pub(crate) struct Hook {
     pub(crate) ours: *mut c_void,
     real: &'static AtomicPtr<c_void>,
 }
-
-/// Functions handed out in place of the driver's. Zero at the end of a program that used CUDA: our hooks were not seen.
-pub(crate) static HANDED_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM of cuda.h.
 const PER_THREAD: c_ulonglong = 2;
@@ -72,13 +69,14 @@ impl Hook {
     /// beside the driver, and one hook can call only one of them.
     pub(crate) fn stand_in(&self, real: *mut c_void) -> *mut c_void {
         start::once();
+        if real == self.ours {
+            // A driver whose own table was bound to us by name. Its function is found by `real` when it is needed.
+            return real;
+        }
         let behind = self.real.compare_exchange(null_mut(), real, Ordering::AcqRel, Ordering::Acquire);
         match behind {
             Err(other) if other != real => real,
-            _ => {
-                HANDED_OUT.fetch_add(1, Ordering::Relaxed);
-                self.ours
-            }
+            _ => self.ours,
         }
     }
 }
@@ -124,7 +122,8 @@ pub(crate) fn replace(name: *const c_char, function: *mut *mut c_void, version: 
     each::<()>(|hook| {
         let fits = hook.base == name && version >= hook.since && hook.per_thread == (flags & PER_THREAD != 0);
         // Functions without a per-thread form have one form only.
-        let fits = fits || (hook.base == name && version >= hook.since && !has_per_thread(name) && !hook.per_thread);
+        let fits =
+            fits || (hook.base == name && version >= hook.since && !has_per_thread(name) && !hook.per_thread);
         if fits && best.as_ref().is_none_or(|b| b.since < hook.since) {
             best = Some(hook.copy());
         }

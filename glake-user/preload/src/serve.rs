@@ -1,23 +1,21 @@
 //! What GLake serves: plain device memory of 2 MiB and more, in the primary context, outside of captures.
 //!
 //! `cuMemFree` names no stream and waits for the device; programs rely on both. So a block is given back only after that wait,
-//! and whatever lies free is idle: the heap's one stream here is its own and never busy.
+//! and whatever lies free is idle: the heap's one stream here is GLake's own and never busy.
 
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
 use glake::embed::{self, Process};
-use glake::gpu::Stream;
+use glake::error::{Kind, Result};
+use glake::stitch::Block;
 
 use crate::driver::{self, Code, Context, SUCCESS};
 use crate::{capture, start};
 
 /// Below this the driver packs blocks itself, 2 MiB being its unit; there is nothing to gain.
 const SMALLEST: usize = 2 << 20;
-
-/// The heap's stream. No work is ever put into it.
-const IDLE: Stream = Stream(0);
 
 thread_local! {
     /// Set while GLake works on this thread: its own calls go to the driver.
@@ -43,16 +41,27 @@ fn guarded<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
 
 /// A block for the current device, or `None`: the driver shall serve it.
 pub(crate) fn allocate(size: usize) -> Option<u64> {
-    if size < SMALLEST || capture::any() || !start::is_on() {
+    if size < SMALLEST || capture::any() || !start::is_on() || embed::is_forked() {
         return None;
     }
     guarded(|| {
         let device = driver::calls()?.primary_device()?;
         free_later_ones();
-        let process = Process::get();
-        let block = process.allocate(u32::try_from(device).ok()?, size as u64, IDLE).ok()?;
-        Some(block.ptr)
+        match take(u32::try_from(device).ok()?, size as u64) {
+            Ok(block) => Some(block.ptr),
+            // The driver may have what GLake's limit does not allow, and it knows the program's own words for "no".
+            Err(e) if e.kind() == Kind::Exhausted => None,
+            Err(e) => {
+                embed::fell_back(&e.chain());
+                None
+            }
+        }
     })
+}
+
+fn take(device: u32, size: u64) -> Result<Block> {
+    let process = Process::get();
+    process.allocate(device, size, process.idle_stream(device)?)
 }
 
 /// Gives a block back; `None`: it is not GLake's.
@@ -78,9 +87,10 @@ pub(crate) fn free(address: u64) -> Option<Code> {
 }
 
 fn give_back(device: c_int, address: u64) {
-    if let Ok(device) = u32::try_from(device) {
-        let _ = Process::get().free(device, address, IDLE);
-    }
+    let process = Process::get();
+    let Ok(device) = u32::try_from(device) else { return };
+    // A pointer that is no block any more was freed twice: the driver answers that with an error, we keep still.
+    let _ = process.idle_stream(device).and_then(|idle| process.free(device, address, idle));
 }
 
 fn later() -> std::sync::MutexGuard<'static, Vec<(c_int, u64)>> {
@@ -103,7 +113,7 @@ pub(crate) fn block_of(address: u64) -> Option<(u64, u64)> {
     if address == 0 || !embed::owns(address) {
         return None;
     }
-    guarded(|| Process::get().find(address).map(|found| (found.start, found.size)))
+    guarded(|| Process::get().find(address).map(|(_, found)| (found.start, found.requested)))
 }
 
 /// The current device was allowed to use the memory of `peer`'s device.

@@ -4,21 +4,22 @@ use std::ffi::c_void;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use glake::embed;
+use glake::embed::{self, Mode, Process};
 
-use crate::{dlsym, driver, lookup};
+use crate::{dlsym, driver};
 
 static ON: AtomicBool = AtomicBool::new(false);
+static ONCE: Once = Once::new();
 
 /// Whether blocks may be taken.
 pub(crate) fn is_on() -> bool {
+    once();
     ON.load(Ordering::Acquire)
 }
 
-/// Decides at the first look-up of a hooked function, when it is known that the program uses CUDA: other programs pay
-/// nothing.
+/// Decides at the first look-up or call of a hooked function, when it is known that the program uses CUDA: other programs
+/// pay nothing.
 pub(crate) fn once() {
-    static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let on = match decide() {
             Ok(()) => true,
@@ -32,10 +33,19 @@ pub(crate) fn once() {
 }
 
 fn decide() -> Result<(), String> {
-    embed::mode().map_err(|e| e.chain())?.allows_preload()?;
+    match embed::mode().map_err(|e| e.chain())? {
+        (Mode::On, _) => {}
+        (_, why) => return Err(why.to_owned()),
+    }
+    if !Process::get().config().enabled {
+        return Err("allocator.enabled is false".to_owned());
+    }
     let first = dlsym::next(libc::RTLD_DEFAULT, c"dlsym");
     if first != dlsym::dlsym as *mut c_void {
-        return Err("another preloaded library answers dlsym first; put libglake_cuda.so before it in LD_PRELOAD".into());
+        return Err(
+            "another preloaded library answers dlsym first; put libglake_cuda.so before it in LD_PRELOAD"
+                .into(),
+        );
     }
     let first = dlsym::next(libc::RTLD_DEFAULT, c"glake_preload_observe");
     if first != glake_preload_observe as *mut c_void {
@@ -51,9 +61,9 @@ pub extern "C" fn glake_preload_observe() {
     ON.store(false, Ordering::Release);
 }
 
-/// At the end of a program that loaded the driver, but never asked us for it, say so: nothing else would show it.
+/// At the end of a program that loaded the driver, but never came to us for it, say so: nothing else would show it.
 extern "C" fn at_exit() {
-    if driver::is_loaded() && lookup::HANDED_OUT.load(Ordering::Relaxed) == 0 && embed::is_wanted() {
+    if driver::is_loaded() && !ONCE.is_completed() && matches!(embed::mode(), Ok((Mode::On, _))) {
         embed::say_once(
             "unseen",
             "the preload library was loaded, but the program found the CUDA driver past it (a static or private loader): \

@@ -7,10 +7,11 @@ use super::bins::UNIT;
 use super::checks::{Checks, GUARD};
 use super::depot::Depot;
 use super::driver::Driver;
-use super::lane::{Found, LARGE, Lane, SMALL};
+use super::lane::{self, LARGE, Lane, SMALL};
 use super::lanes::{Lanes, lock};
 use super::options::Options;
 use super::recorder::Recorder;
+use super::regions::Regions;
 use super::space::Space;
 use super::trace::TraceEvent;
 use crate::error::{Error, Kind, Result};
@@ -23,6 +24,19 @@ pub struct Block {
     pub ptr: u64,
     /// The bytes behind it: the request rounded up to 512.
     pub size: u64,
+}
+
+/// A block that is handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Its first address.
+    pub start: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// The bytes that were asked for.
+    pub requested: u64,
+    /// The stream it was allocated for.
+    pub stream: Stream,
 }
 
 /// A lane tells the heap's totals about changes of this size and more, and of this share of what it holds; see
@@ -84,8 +98,8 @@ pub struct Heap {
     checks: Checks,
     recorder: Mutex<Option<Recorder>>,
     pub(crate) on_pressure: Mutex<Vec<OnPressure>>,
-    /// Address space reserved: start and size.
-    pub(crate) regions: Mutex<Vec<(u64, u64)>>,
+    /// Address space reserved.
+    pub(crate) regions: Regions,
 }
 
 impl Heap {
@@ -114,7 +128,7 @@ impl Heap {
             checks: Checks::default(),
             recorder: Mutex::new(None),
             on_pressure: Mutex::new(Vec::new()),
-            regions: Mutex::new(Vec::new()),
+            regions: Regions::new(),
             options,
         })
     }
@@ -285,7 +299,7 @@ impl Heap {
         recorder.map(Recorder::finish).unwrap_or_default()
     }
 
-    fn give_back(&self, lane: &Mutex<Lane>, ptr: u64, other: Option<Stream>) -> Option<Found> {
+    fn give_back(&self, lane: &Mutex<Lane>, ptr: u64, other: Option<Stream>) -> Option<lane::Found> {
         let mut lane = lock(lane);
         let found = lane.give_back(ptr, &self.front, other)?;
         self.publish(&mut lane);
@@ -335,6 +349,25 @@ impl Heap {
     pub fn size_of(&self, ptr: u64) -> Option<(u64, u64)> {
         let found = self.lanes.all().into_iter().find_map(|lane| lock(lane).find(ptr))?;
         Some((found.size, found.requested))
+    }
+
+    /// Whether the address lies in this heap's address space. Takes no lock.
+    pub fn owns(&self, address: u64) -> bool {
+        self.regions.hold(address)
+    }
+
+    /// The block that holds `address`, which may lie inside of it. Looks through the blocks of the stream: for questions that
+    /// are asked now and then.
+    pub fn find(&self, address: u64) -> Option<Found> {
+        if !self.owns(address) {
+            return None;
+        }
+        self.lanes.all().into_iter().find_map(|lane| {
+            let lane = lock(lane);
+            let node = *lane.spaces.iter().find_map(|space| space.used_at(address))?;
+            let (start, size, requested) = (node.start, node.size, node.requested);
+            Some(Found { start, size, requested, stream: lane.stream })
+        })
     }
 
     /// A graph capture begins on some stream of this process: until [`Heap::end_capture`] the heap asks after no event,

@@ -19,6 +19,7 @@ pub mod plan;
 mod pressure;
 pub mod reclaim;
 mod recorder;
+mod regions;
 pub mod release;
 pub mod snapshot;
 mod space;
@@ -28,7 +29,7 @@ pub mod target;
 pub mod trace;
 
 pub use budget::Budget;
-pub use heap::{Block, Heap};
+pub use heap::{Block, Found, Heap};
 pub use options::{Config, Options};
 pub use reclaim::{Reclaimed, Reclaimer};
 pub use stats::Stats;

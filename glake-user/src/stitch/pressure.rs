@@ -277,8 +277,7 @@ impl Heap {
             match self.front.reserve(size) {
                 Ok(start) => {
                     lane.spaces[want.space].add_region(start, size);
-                    self.regions.lock().unwrap_or_else(PoisonError::into_inner).push((start, size));
-                    return Ok(());
+                    return self.regions.add(start, size);
                 }
                 Err(e) if e.kind() == Kind::Exhausted && size > need => {
                     size = (size / 2).max(need).next_multiple_of(self.granule);

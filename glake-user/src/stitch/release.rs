@@ -1,7 +1,5 @@
 //! Giving memory back, and putting free memory together, on demand.
 
-use std::sync::PoisonError;
-
 use super::heap::{Heap, Want};
 use super::lane::{LARGE, Lane, SPACES, Which};
 use super::lanes::lock;
@@ -116,7 +114,7 @@ impl Heap {
             lock(lane).unpin_all();
         }
         self.trim()?;
-        for (start, size) in self.regions.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for (start, size) in self.regions.drain() {
             let clean = |lane: &Lane| lane.is_clean(start, size);
             if self.lanes.all().into_iter().all(|lane| clean(&lock(lane))) {
                 self.front.device.unreserve(start, size)?;

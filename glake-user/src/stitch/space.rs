@@ -103,6 +103,12 @@ impl Space {
         self.enter(at, State::Gap);
     }
 
+    /// The block that is handed out and holds `address`.
+    pub(crate) fn used_at(&self, address: u64) -> Option<&Node> {
+        let holds = |at: &u32| address.wrapping_sub(self.node(*at).start) < self.node(*at).size;
+        self.in_order().find(holds).map(|at| self.node(at)).filter(|node| node.state == State::Used)
+    }
+
     /// The best free node for `size` bytes.
     pub(crate) fn fit(&self, size: u64) -> Option<u32> {
         self.free.best(&self.nodes, size)

@@ -13,5 +13,6 @@ pub mod cuda_kernels;
 pub mod heap;
 pub mod lockdown;
 pub mod mmap;
+pub mod process;
 pub mod tracefs;
 pub mod uvm;

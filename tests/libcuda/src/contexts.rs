@@ -81,10 +81,13 @@ pub(crate) extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_ui
         return INVALID_DEVICE;
     }
     // Numbers of cuda.h: 102 virtual memory management, 103 POSIX descriptors.
-    put(value, match attribute {
-        102 | 103 => c_int::from(has_vmm()),
-        _ => 0,
-    })
+    put(
+        value,
+        match attribute {
+            102 | 103 => c_int::from(has_vmm()),
+            _ => 0,
+        },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -108,7 +111,11 @@ pub(crate) extern "C" fn cuDevicePrimaryCtxReset_v2(_device: c_int) -> Code {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuDevicePrimaryCtxGetState(_device: c_int, flags: *mut c_uint, active: *mut c_int) -> Code {
+pub(crate) extern "C" fn cuDevicePrimaryCtxGetState(
+    _device: c_int,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> Code {
     put(flags, 0).max(put(active, 1))
 }
 

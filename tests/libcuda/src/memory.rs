@@ -104,7 +104,11 @@ pub(crate) extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_u
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemGetAllocationGranularity(size: *mut usize, _properties: *const c_void, _which: c_uint) -> Code {
+pub(crate) extern "C" fn cuMemGetAllocationGranularity(
+    size: *mut usize,
+    _properties: *const c_void,
+    _which: c_uint,
+) -> Code {
     if has_vmm() { put(size, UNIT as usize) } else { NOT_SUPPORTED }
 }
 
@@ -129,7 +133,12 @@ pub(crate) extern "C" fn cuMemAddressFree(address: u64, size: usize) -> Code {
 
 /// The location's id is the third word of the properties (cuda.h: type, requestedHandleTypes, location).
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemCreate(handle: *mut u64, size: usize, properties: *const c_int, _flags: c_ulonglong) -> Code {
+pub(crate) extern "C" fn cuMemCreate(
+    handle: *mut u64,
+    size: usize,
+    properties: *const c_int,
+    _flags: c_ulonglong,
+) -> Code {
     if !has_vmm() || properties.is_null() {
         return NOT_SUPPORTED;
     }
@@ -138,7 +147,8 @@ pub(crate) extern "C" fn cuMemCreate(handle: *mut u64, size: usize, properties: 
     let Some(gpu) = gpu(ordinal) else { return INVALID_VALUE };
     CREATES.fetch_add(1, Ordering::SeqCst);
     let mut made = 0;
-    let answer = code(gpu.device.create(size as u64), |h| made = outer(gpu.device.ordinal().max(ordinal as u32), h));
+    let answer =
+        code(gpu.device.create(size as u64), |h| made = outer(gpu.device.ordinal().max(ordinal as u32), h));
     if answer == SUCCESS { put(handle, made) } else { answer }
 }
 
@@ -148,7 +158,13 @@ pub(crate) extern "C" fn cuMemRelease(handle: u64) -> Code {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemMap(address: u64, size: usize, offset: usize, handle: u64, _flags: c_ulonglong) -> Code {
+pub(crate) extern "C" fn cuMemMap(
+    address: u64,
+    size: usize,
+    offset: usize,
+    handle: u64,
+    _flags: c_ulonglong,
+) -> Code {
     if offset != 0 {
         // As the driver does.
         return NOT_SUPPORTED;
@@ -162,12 +178,22 @@ pub(crate) extern "C" fn cuMemUnmap(address: u64, size: usize) -> Code {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemSetAccess(address: u64, size: usize, _access: *const c_void, _count: usize) -> Code {
+pub(crate) extern "C" fn cuMemSetAccess(
+    address: u64,
+    size: usize,
+    _access: *const c_void,
+    _count: usize,
+) -> Code {
     on_any(|g| g.device.set_access(address, size as u64))
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemExportToShareableHandle(fd: *mut c_int, handle: u64, _type: c_uint, _flags: c_ulonglong) -> Code {
+pub(crate) extern "C" fn cuMemExportToShareableHandle(
+    fd: *mut c_int,
+    handle: u64,
+    _type: c_uint,
+    _flags: c_ulonglong,
+) -> Code {
     let Some((gpu, handle)) = inner(handle) else { return INVALID_VALUE };
     let mut made = -1;
     let answer = code(gpu.device.export(handle), |f| made = f.into_raw_fd());
@@ -175,7 +201,11 @@ pub(crate) extern "C" fn cuMemExportToShareableHandle(fd: *mut c_int, handle: u6
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemImportFromShareableHandle(handle: *mut u64, fd: *mut c_void, _type: c_uint) -> Code {
+pub(crate) extern "C" fn cuMemImportFromShareableHandle(
+    handle: *mut u64,
+    fd: *mut c_void,
+    _type: c_uint,
+) -> Code {
     let Some(gpu) = gpus().first() else { return INVALID_VALUE };
     let number = fd as usize as c_int;
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
@@ -203,14 +233,24 @@ pub(crate) extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, _
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, size: usize, _stream: *mut c_void) -> Code {
+pub(crate) extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const u8,
+    size: usize,
+    _stream: *mut c_void,
+) -> Code {
     // SAFETY: the caller gives `size` readable bytes, by the driver's contract.
     let bytes = unsafe { std::slice::from_raw_parts(from, size) };
     on_any(|g| g.device.write(Stream(0), to, bytes))
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, size: usize, _stream: *mut c_void) -> Code {
+pub(crate) extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut u8,
+    from: u64,
+    size: usize,
+    _stream: *mut c_void,
+) -> Code {
     let Some(gpu) = gpus().first() else { return INVALID_VALUE };
     // SAFETY: the caller gives `size` writable bytes, by the driver's contract.
     let bytes = unsafe { std::slice::from_raw_parts_mut(to, size) };

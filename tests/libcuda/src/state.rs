@@ -43,9 +43,8 @@ pub(crate) fn gpus() -> &'static [Gpu] {
         let free = Costs::FREE;
         let capacity = setting("GLAKE_STANDIN_CAPACITY", 1 << 30);
         let settings = Settings { capacity, granularity: 2 << 20, costs: free, lag_ns: 0 };
-        let make = |_| {
-            HostGpu::new(settings).ok().map(|device| Gpu { device, blocks: Mutex::new(Vec::new()) })
-        };
+        let make =
+            |_| HostGpu::new(settings).ok().map(|device| Gpu { device, blocks: Mutex::new(Vec::new()) });
         (0..setting("GLAKE_STANDIN_GPUS", 1)).filter_map(make).collect()
     })
 }

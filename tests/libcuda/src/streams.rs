@@ -93,7 +93,11 @@ pub(crate) extern "C" fn cuModuleLoadData(_module: *mut Opaque, _image: *const c
 }
 
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn cuModuleGetFunction(_function: *mut Opaque, _module: Opaque, _name: *const i8) -> Code {
+pub(crate) extern "C" fn cuModuleGetFunction(
+    _function: *mut Opaque,
+    _module: Opaque,
+    _name: *const i8,
+) -> Code {
     crate::state::NOT_FOUND
 }
 

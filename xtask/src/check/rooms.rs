@@ -27,6 +27,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     // These two decide, from topology, plain numbers and records of events.
     ("place", &["host"]),
     ("diagnose", &["events", "host"]),
+    ("embed", &["stitch", "gpu", "events", "host", "sys", "standin"]),
     ("agent", BELOW),
     // And the agent, which it starts.
     ("cli", BELOW),

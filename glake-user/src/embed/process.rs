@@ -1,0 +1,190 @@
+//! The heaps of this process, one per GPU, made when they are first needed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::say;
+use crate::error::{Error, Kind, Result};
+use crate::gpu::cuda::Cuda;
+use crate::gpu::{Device, Stream};
+use crate::stitch::{Block, Config, Found, Heap, Reclaimer, Stats};
+use crate::sys::process;
+
+/// More GPUs than any host has.
+const MOST_GPUS: usize = 64;
+
+/// A heap that is in use.
+struct Opened {
+    heap: Arc<Heap>,
+    reclaimer: Mutex<Option<Reclaimer>>,
+    /// See [`Process::idle_stream`].
+    idle: OnceLock<Stream>,
+    /// The program reset the device: its memory is gone, and with it everything in this heap.
+    gone: AtomicBool,
+}
+
+/// The allocator of this process.
+pub struct Process {
+    config: Mutex<Config>,
+    heaps: [OnceLock<Result<Opened, (Kind, String)>>; MOST_GPUS],
+}
+
+/// Whether `address` lies in address space of one of this process's heaps. Takes no lock.
+pub fn owns(address: u64) -> bool {
+    Process::get().opened().any(|(_, o)| o.heap.owns(address))
+}
+
+impl Process {
+    /// The one of this process.
+    pub fn get() -> &'static Process {
+        static PROCESS: OnceLock<Process> = OnceLock::new();
+        PROCESS.get_or_init(|| {
+            process::watch_forks();
+            Process { config: Mutex::new(Config::default()), heaps: [const { OnceLock::new() }; MOST_GPUS] }
+        })
+    }
+
+    /// The options that heaps are made with from now on.
+    pub fn config(&self) -> Config {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes one option. Heaps that exist take a new `allocator.max_bytes` at once; the rest holds for later ones.
+    pub fn set(&self, name: &str, value: &str) -> Result<()> {
+        let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        config.set(name, value)?;
+        for (_, opened) in self.opened() {
+            opened.heap.set_max_bytes(config.options.max_bytes);
+        }
+        Ok(())
+    }
+
+    /// The heap of GPU `ordinal`, made now if there is none. A GPU that could not be opened is not tried again. `Unsupported`
+    /// in a forked child: CUDA does not work there.
+    pub fn heap(&self, ordinal: u32) -> Result<&Arc<Heap>> {
+        let opened = self.open(ordinal)?;
+        if opened.gone.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Unsupported, format!("GPU {ordinal} was reset by the program")));
+        }
+        Ok(&opened.heap)
+    }
+
+    fn open(&self, ordinal: u32) -> Result<&Opened> {
+        if process::is_forked() {
+            return Err(Error::new(Kind::Unsupported, "GLake is off in a forked child, as CUDA is"));
+        }
+        let slot = self.heaps.get(ordinal as usize).ok_or_else(|| {
+            Error::new(Kind::BadInput, format!("GPU {ordinal}, and GLake knows {MOST_GPUS}"))
+        })?;
+        let opened = slot.get_or_init(|| self.make(ordinal).map_err(|e| (e.kind(), e.chain())));
+        opened.as_ref().map_err(|(kind, why)| Error::new(*kind, why.clone()))
+    }
+
+    fn make(&self, ordinal: u32) -> Result<Opened> {
+        let heap = Arc::new(Heap::new(device(ordinal)?, self.config().options)?);
+        let reclaimer = Reclaimer::start(&heap)?;
+        // The driver is up by now, so this runs before it goes down.
+        process::at_exit(end);
+        let reclaimer = Mutex::new(Some(reclaimer));
+        Ok(Opened { heap, reclaimer, idle: OnceLock::new(), gone: AtomicBool::new(false) })
+    }
+
+    fn opened(&self) -> impl Iterator<Item = (u32, &Opened)> {
+        (0_u32..).zip(&self.heaps).filter_map(|(ordinal, slot)| Some((ordinal, slot.get()?.as_ref().ok()?)))
+    }
+
+    /// A stream of GLake's own into which no work is put: for shells whose blocks are idle when they come back. An event in the
+    /// program's default stream would wait for its other streams, and break a capture.
+    pub fn idle_stream(&self, ordinal: u32) -> Result<Stream> {
+        let opened = self.open(ordinal)?;
+        if let Some(stream) = opened.idle.get() {
+            return Ok(*stream);
+        }
+        let made = opened.heap.device().create_stream()?;
+        let kept = *opened.idle.get_or_init(|| made);
+        if kept != made {
+            // Another thread was first.
+            opened.heap.device().destroy_stream(made)?;
+        }
+        Ok(kept)
+    }
+
+    /// Memory on GPU `ordinal` for work in `stream`.
+    pub fn allocate(&self, ordinal: u32, size: u64, stream: Stream) -> Result<Block> {
+        self.heap(ordinal)?.allocate(size, stream)
+    }
+
+    /// Gives a block back. After a reset of its GPU there is nothing left to give back: that is no error.
+    pub fn free(&self, ordinal: u32, address: u64, stream: Stream) -> Result<()> {
+        let opened = self.open(ordinal)?;
+        if opened.gone.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        opened.heap.free(address, stream)
+    }
+
+    /// The GPU whose heap has `address` in its address space.
+    pub fn device_of(&self, address: u64) -> Option<u32> {
+        self.opened().find(|(_, o)| o.heap.owns(address)).map(|(ordinal, _)| ordinal)
+    }
+
+    /// The block that holds `address`, and its GPU.
+    pub fn find(&self, address: u64) -> Option<(u32, Found)> {
+        self.opened().find_map(|(ordinal, o)| Some((ordinal, o.heap.find(address)?)))
+    }
+
+    /// Lets GPU `peer` use the memory of GPU `owner`'s heap.
+    pub fn enable_peer(&self, owner: u32, peer: u32) -> Result<()> {
+        self.heap(owner)?.enable_peer(peer)
+    }
+
+    /// The program resets GPU `ordinal`: the heap is not used again, and frees of its blocks do nothing.
+    pub fn abandon(&self, ordinal: u32) {
+        if let Some(Ok(opened)) = self.heaps.get(ordinal as usize).and_then(OnceLock::get) {
+            opened.gone.store(true, Ordering::SeqCst);
+            opened.stop();
+        }
+    }
+
+    /// The counters of each heap.
+    pub fn stats(&self) -> Vec<(u32, Stats)> {
+        self.opened().map(|(ordinal, o)| (ordinal, o.heap.stats())).collect()
+    }
+
+    /// How often GLake could not serve and the program's own allocator did.
+    pub fn fallbacks(&self) -> u64 {
+        say::fallbacks()
+    }
+}
+
+impl Opened {
+    /// Ends the background work and waits for the call it may be in.
+    fn stop(&self) {
+        let reclaimer = self.reclaimer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(reclaimer);
+    }
+}
+
+/// At the end of the process: no driver call of ours may be under way when the driver takes itself down. The memory goes with
+/// the process.
+fn end() {
+    for (_, opened) in Process::get().opened() {
+        opened.stop();
+    }
+}
+
+/// The CUDA device, or with `GLAKE_DEVICE=host` the host GPU: host memory in its place, for tests and for machines without a GPU.
+fn device(ordinal: u32) -> Result<Arc<dyn Device>> {
+    match std::env::var("GLAKE_DEVICE").as_deref() {
+        #[cfg(feature = "standin")]
+        Ok("host") => {
+            let settings = crate::standin::gpu::Settings::default();
+            Ok(Arc::new(crate::standin::gpu::HostGpu::new(settings)?))
+        }
+        Err(_) | Ok("" | "cuda") => Ok(Arc::new(Cuda::open(ordinal)?)),
+        Ok(other) => {
+            Err(Error::new(Kind::BadInput, format!("GLAKE_DEVICE is {other:?}"))
+                .remedy("it takes cuda or host"))
+        }
+    }
+}
