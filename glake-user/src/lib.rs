@@ -2,7 +2,7 @@
 //! `cargo xtask check` enforces it.
 //!
 //! `cli, agent -> {copy, place, diagnose, telemetry, stitch} -> {gpu, nvme, events, host} -> sys -> kernel`;
-//! [`error`], [`units`], [`clock`] and [`pci`] (spellings of addresses) may be used by all.
+//! [`error`], [`units`], [`clock`] and [`pci`] (spellings of addresses) and `suggest` may be used by all.
 
 pub mod agent;
 pub mod cli;
@@ -17,6 +17,7 @@ pub mod pci;
 #[cfg(feature = "standin")]
 pub mod standin;
 pub mod stitch;
+mod suggest;
 pub mod sys;
 pub mod telemetry;
 pub mod units;

@@ -117,6 +117,11 @@ pub fn main() -> ExitCode {
     ExitCode::from(run_from(std::env::args_os()))
 }
 
+/// Runs `glake` for a program that has it as a library; the first argument is the program's name. The exit code.
+pub fn run_with(args: Vec<String>) -> u8 {
+    run_from(args.into_iter().map(OsString::from))
+}
+
 /// Parses `args` (the first is the program's name), runs the command and answers its exit code.
 fn run_from(args: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(args) {

@@ -3,6 +3,7 @@
 //! Shells stand on top of it: the Python module, the preload library. Nothing here ends the process, prints to standard output
 //! or waits without an end. On any failure the caller is told to use its own allocator.
 
+pub mod imports;
 mod mode;
 mod process;
 mod say;

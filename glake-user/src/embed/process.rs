@@ -1,6 +1,6 @@
 //! The heaps of this process, one per GPU, made when they are first needed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::say;
@@ -21,12 +21,16 @@ struct Opened {
     idle: OnceLock<Stream>,
     /// The program reset the device: its memory is gone, and with it everything in this heap.
     gone: AtomicBool,
+    /// Bytes; see [`Process::set_limit`].
+    second_limit: AtomicU64,
 }
 
 /// The allocator of this process.
 pub struct Process {
     config: Mutex<Config>,
     heaps: [OnceLock<Result<Opened, (Kind, String)>>; MOST_GPUS],
+    /// No heap at or above this ordinal: what is asked at every free looks no further.
+    end: AtomicUsize,
 }
 
 /// Whether `address` lies in address space of one of this process's heaps. Takes no lock.
@@ -40,7 +44,13 @@ impl Process {
         static PROCESS: OnceLock<Process> = OnceLock::new();
         PROCESS.get_or_init(|| {
             process::watch_forks();
-            Process { config: Mutex::new(Config::default()), heaps: [const { OnceLock::new() }; MOST_GPUS] }
+            let config = Config::from_environment(|name| std::env::var(name).ok()).unwrap_or_else(|e| {
+                let remedy = e.remedy_text().unwrap_or_default();
+                say::say_once("options", &format!("{}; {remedy}; the defaults hold", e.chain()));
+                Config::default()
+            });
+            let heaps = [const { OnceLock::new() }; MOST_GPUS];
+            Process { config: Mutex::new(config), heaps, end: AtomicUsize::new(0) }
         })
     }
 
@@ -54,8 +64,16 @@ impl Process {
         let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.set(name, value)?;
         for (_, opened) in self.opened() {
-            opened.heap.set_max_bytes(config.options.max_bytes);
+            opened.limit(config.options.max_bytes);
         }
+        Ok(())
+    }
+
+    /// A second limit for the heap of GPU `ordinal`, beside `allocator.max_bytes`: the program's own fraction.
+    pub fn set_limit(&self, ordinal: u32, bytes: u64) -> Result<()> {
+        let opened = self.open(ordinal)?;
+        opened.second_limit.store(bytes, Ordering::Relaxed);
+        opened.limit(self.config().options.max_bytes);
         Ok(())
     }
 
@@ -77,6 +95,7 @@ impl Process {
             Error::new(Kind::BadInput, format!("GPU {ordinal}, and GLake knows {MOST_GPUS}"))
         })?;
         let opened = slot.get_or_init(|| self.make(ordinal).map_err(|e| (e.kind(), e.chain())));
+        self.end.fetch_max(ordinal as usize + 1, Ordering::Release);
         opened.as_ref().map_err(|(kind, why)| Error::new(*kind, why.clone()))
     }
 
@@ -86,11 +105,13 @@ impl Process {
         // The driver is up by now, so this runs before it goes down.
         process::at_exit(end);
         let reclaimer = Mutex::new(Some(reclaimer));
-        Ok(Opened { heap, reclaimer, idle: OnceLock::new(), gone: AtomicBool::new(false) })
+        let (idle, gone, second_limit) = (OnceLock::new(), AtomicBool::new(false), AtomicU64::new(u64::MAX));
+        Ok(Opened { heap, reclaimer, idle, gone, second_limit })
     }
 
     fn opened(&self) -> impl Iterator<Item = (u32, &Opened)> {
-        (0_u32..).zip(&self.heaps).filter_map(|(ordinal, slot)| Some((ordinal, slot.get()?.as_ref().ok()?)))
+        let heaps = &self.heaps[..self.end.load(Ordering::Acquire)];
+        (0_u32..).zip(heaps).filter_map(|(ordinal, slot)| Some((ordinal, slot.get()?.as_ref().ok()?)))
     }
 
     /// A stream of GLake's own into which no work is put: for shells whose blocks are idle when they come back. An event in the
@@ -146,6 +167,12 @@ impl Process {
         }
     }
 
+    /// Bytes of physical memory the heap of GPU `ordinal` holds; 0 where there is none. Takes no lock.
+    pub fn reserved(&self, ordinal: u32) -> u64 {
+        let slot = self.heaps.get(ordinal as usize).and_then(OnceLock::get);
+        slot.and_then(|s| s.as_ref().ok()).map_or(0, |opened| opened.heap.reserved())
+    }
+
     /// The counters of each heap.
     pub fn stats(&self) -> Vec<(u32, Stats)> {
         self.opened().map(|(ordinal, o)| (ordinal, o.heap.stats())).collect()
@@ -158,6 +185,11 @@ impl Process {
 }
 
 impl Opened {
+    fn limit(&self, max_bytes: Option<u64>) {
+        let least = max_bytes.unwrap_or(u64::MAX).min(self.second_limit.load(Ordering::Relaxed));
+        self.heap.set_max_bytes((least < u64::MAX).then_some(least));
+    }
+
     /// Ends the background work and waits for the call it may be in.
     fn stop(&self) {
         let reclaimer = self.reclaimer.lock().unwrap_or_else(PoisonError::into_inner).take();

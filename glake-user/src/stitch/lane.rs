@@ -190,6 +190,9 @@ impl Lane {
     pub(crate) fn give_back(&mut self, ptr: u64, driver: &Driver, other: Option<Stream>) -> Option<Found> {
         let value = self.table.remove(ptr)?;
         let (space, at) = (if value & SPACE_BIT != 0 { LARGE } else { SMALL }, value & !SPACE_BIT);
+        if self.spaces[space].node(at).lent {
+            self.take_back_lent(space, at);
+        }
         let node = *self.spaces[space].node(at);
         let found = Found { size: node.size, requested: node.requested };
         self.tally.allocated -= node.size;
@@ -455,16 +458,43 @@ impl Lane {
         self.spaces[zombie.space].turn(zombie.node, state, 0);
     }
 
+    /// The handles under a block and where they are mapped. Empty: not this lane's block.
+    pub(crate) fn handles_under(&self, ptr: u64) -> Vec<(u64, Mapping)> {
+        let Some((space, node)) = self.locate(ptr) else { return Vec::new() };
+        let space = &self.spaces[space];
+        let Node { start, size, .. } = *space.node(node);
+        let first = space.mappings.range(..=start).next_back().map_or(start, |(a, _)| *a);
+        space.mappings.range(first..start + size).map(|(a, m)| (*a, *m)).collect()
+    }
+
+    /// Pins a block, once however often it is asked for; its free takes the pin back.
+    pub(crate) fn pin_until_freed(&mut self, ptr: u64) {
+        let Some((space, node)) = self.locate(ptr) else { return };
+        if !std::mem::replace(&mut self.spaces[space].nodes[node as usize].lent, true) {
+            self.set_pins(space, node, true);
+        }
+    }
+
+    #[cold]
+    fn take_back_lent(&mut self, space: usize, node: u32) {
+        self.spaces[space].nodes[node as usize].lent = false;
+        self.set_pins(space, node, false);
+    }
+
     /// Pins or unpins the handles under a block. False: not this lane's block.
     pub(crate) fn pin(&mut self, ptr: u64, on: bool) -> bool {
         let Some((space, node)) = self.locate(ptr) else { return false };
+        self.set_pins(space, node, on);
+        true
+    }
+
+    fn set_pins(&mut self, space: usize, node: u32, on: bool) {
         let space = &mut self.spaces[space];
         let Node { start, size, .. } = *space.node(node);
         let first = space.mappings.range(..=start).next_back().map_or(start, |(a, _)| *a);
         for (_, mapping) in space.mappings.range_mut(first..start + size) {
             mapping.pins = if on { mapping.pins + 1 } else { mapping.pins.saturating_sub(1) };
         }
-        true
     }
 }
 

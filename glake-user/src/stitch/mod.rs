@@ -21,6 +21,7 @@ pub mod reclaim;
 mod recorder;
 mod regions;
 pub mod release;
+mod share;
 pub mod snapshot;
 mod space;
 pub mod stats;
@@ -30,7 +31,8 @@ pub mod trace;
 
 pub use budget::Budget;
 pub use heap::{Block, Found, Heap};
-pub use options::{Config, Options};
+pub use options::{Config, OptionInfo, Options};
 pub use reclaim::{Reclaimed, Reclaimer};
+pub use share::Shared;
 pub use stats::Stats;
 pub use target::HeapTarget;

@@ -2,6 +2,7 @@
 
 use super::budget::Budget;
 use crate::error::{Error, Kind, Result};
+use crate::suggest::nearest;
 
 /// How the heap behaves. The defaults are the product's; each field's doc names its option.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,12 +62,29 @@ pub struct Config {
     pub enabled: bool,
     /// The heap's options.
     pub options: Options,
+    /// What was set of [`LATER`], in its order.
+    later: [Option<String>; LATER.len()],
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { enabled: true, options: Options::default() }
+        Config { enabled: true, options: Options::default(), later: Default::default() }
     }
+}
+
+/// One option as people see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OptionInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// An older name that is understood too; empty if there is none.
+    pub alias: &'static str,
+    /// What it takes.
+    pub takes: &'static str,
+    /// Its value now, as [`Config::set`] takes it.
+    pub value: String,
+    /// False: the part of GLake that would follow it does not exist yet.
+    pub works: bool,
 }
 
 /// Every name, its alias, and what it takes.
@@ -80,8 +98,49 @@ const NAMES: [(&str, &str, &str); 10] = [
     ("allocator.zombie_bytes", "", "a size, as in 64GiB"),
     ("checks", "", "true or false"),
     ("log", "", "true or false"),
-    ("debug", "", "true or false"),
+    ("debug", "", "true or false; sets checks and log"),
 ];
+
+/// An option of a part that does not exist yet.
+struct Later {
+    name: &'static str,
+    takes: &'static str,
+    default: &'static str,
+    fits: fn(&str) -> bool,
+}
+
+/// Options of the data paths and of the KV cache, which are still to come: they are kept, and nothing follows them.
+const LATER: [Later; 5] = [
+    Later { name: "multi_path.enabled", takes: "true or false", default: "false", fits: is_bool },
+    Later {
+        name: "multi_path.num_channels",
+        takes: "a whole number from 1 to 64",
+        default: "4",
+        fits: |v| v.parse().is_ok_and(|n: u32| (1..=64).contains(&n)),
+    },
+    Later {
+        name: "multi_path.chunk_size",
+        takes: "a size from 64KiB to 1GiB, as in 8MiB",
+        default: "8MiB",
+        fits: |v| size(v).is_some_and(|s| (64 << 10..=1 << 30).contains(&s)),
+    },
+    Later { name: "kvcache.optimization", takes: "true or false", default: "false", fits: is_bool },
+    Later {
+        name: "kvcache.max_pinned_blocks",
+        takes: "a whole number, or auto",
+        default: "auto",
+        fits: |v| v == "auto" || v.parse::<u64>().is_ok(),
+    },
+];
+
+fn is_bool(value: &str) -> bool {
+    value.parse::<bool>().is_ok()
+}
+
+/// The environment's name of an option: `GLAKE_ALLOCATOR_MAX_BYTES`.
+pub fn variable(name: &str) -> String {
+    format!("GLAKE_{}", name.replace('.', "_").to_uppercase())
+}
 
 impl Config {
     /// Options as `name=value`, with commas or line ends between: `allocator.max_bytes=40GiB,checks=true`. `#` begins a
@@ -101,22 +160,85 @@ impl Config {
         Ok(config)
     }
 
+    /// Options from the environment: [`variable`] of each name, as `lookup` finds it. `BadInput` names the variable.
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Config> {
+        let mut config = Config::default();
+        for info in config.all() {
+            let variable = variable(info.name);
+            if let Some(value) = lookup(&variable).filter(|v| !v.is_empty()) {
+                config.set(info.name, &value).map_err(|e| {
+                    let remedy = e.remedy_text().unwrap_or_default().to_owned();
+                    Error::new(Kind::BadInput, format!("the variable {variable} is {value:?}")).remedy(remedy)
+                })?;
+            }
+        }
+        Ok(config)
+    }
+
     /// Sets one option.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let Some((name, _, takes)) = NAMES.iter().find(|n| name == n.0 || (name == n.1 && !name.is_empty()))
-        else {
-            let known: Vec<&str> = NAMES.iter().map(|n| n.0).collect();
-            return Err(Error::new(Kind::BadInput, format!("there is no option {name:?}"))
-                .remedy(format!("the options are {}", known.join(", "))));
-        };
-        self.set_known(name, value).ok_or_else(|| {
-            Error::new(Kind::BadInput, format!("option {name} is {value:?}"))
-                .remedy(format!("it takes {takes}"))
+        let known = self.info(name)?;
+        self.set_known(known.name, value).ok_or_else(|| {
+            Error::new(Kind::BadInput, format!("option {} is {value:?}", known.name))
+                .remedy(format!("it takes {}", known.takes))
         })
+    }
+
+    /// One option, by name or alias. `BadInput` for an unknown name, with the nearest one that exists.
+    pub fn info(&self, name: &str) -> Result<OptionInfo> {
+        let all = self.all();
+        let found = all.iter().find(|o| o.name == name || (o.alias == name && !name.is_empty()));
+        found.cloned().ok_or_else(|| {
+            let names = || all.iter().flat_map(|o| [o.name, o.alias]).filter(|n| !n.is_empty());
+            let remedy = match nearest(name, names()) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("the options are {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            Error::new(Kind::BadInput, format!("there is no option {name:?}")).remedy(remedy)
+        })
+    }
+
+    /// Every option with its value.
+    pub fn all(&self) -> Vec<OptionInfo> {
+        let own = NAMES.iter().map(|&(name, alias, takes)| OptionInfo {
+            name,
+            alias,
+            takes,
+            value: self.value_of(name),
+            works: true,
+        });
+        let later = LATER.iter().zip(&self.later).map(|(later, set)| OptionInfo {
+            name: later.name,
+            alias: "",
+            takes: later.takes,
+            value: set.clone().unwrap_or_else(|| later.default.to_owned()),
+            works: false,
+        });
+        own.chain(later).collect()
+    }
+
+    fn value_of(&self, name: &str) -> String {
+        let o = &self.options;
+        match name {
+            "allocator.enabled" => self.enabled.to_string(),
+            "allocator.remap_slack_ratio" => o.remap_slack_ratio.to_string(),
+            "allocator.max_bytes" => o.max_bytes.map_or_else(|| "none".to_owned(), |b| b.to_string()),
+            "allocator.handle_bytes" => o.handle_bytes.to_string(),
+            "allocator.handles_per_block" => o.handles_per_block.to_string(),
+            "allocator.ahead_bytes" => o.ahead_bytes.to_string(),
+            "allocator.zombie_bytes" => o.zombie_bytes.to_string(),
+            "checks" => o.checks.to_string(),
+            "log" => o.log.to_string(),
+            _ => (o.checks && o.log).to_string(),
+        }
     }
 
     /// `None`: the value is not of the option's kind.
     fn set_known(&mut self, name: &str, value: &str) -> Option<()> {
+        if let Some(at) = LATER.iter().position(|later| later.name == name) {
+            self.later[at] = (LATER[at].fits)(value).then(|| Some(value.to_owned()))?;
+            return Some(());
+        }
         let options = &mut self.options;
         match name {
             "allocator.enabled" => self.enabled = value.parse().ok()?,
@@ -181,9 +303,41 @@ mod tests {
     }
 
     #[test]
+    fn every_option_can_be_read_and_set_to_what_was_read() {
+        let config = Config::default();
+        let mut again = Config::default();
+        for info in config.all() {
+            again.set(info.name, &info.value).unwrap();
+            assert_eq!(again.info(info.name).unwrap().value, info.value, "{}", info.name);
+        }
+        assert_eq!(again.options, config.options);
+    }
+
+    #[test]
+    fn an_option_of_a_part_that_does_not_exist_is_kept_and_says_so() {
+        let mut config = Config::default();
+        config.set("multi_path.chunk_size", "16MiB").unwrap();
+        let info = config.info("multi_path.chunk_size").unwrap();
+        assert_eq!((info.value.as_str(), info.works), ("16MiB", false));
+        assert!(config.info("allocator.max_bytes").unwrap().works);
+    }
+
+    #[test]
+    fn the_environment_sets_the_same_options_and_a_wrong_variable_is_named() {
+        let set = |name: &str| (name == "GLAKE_ALLOCATOR_MAX_BYTES").then(|| "1GiB".to_owned());
+        assert_eq!(Config::from_environment(set).unwrap().options.max_bytes, Some(1 << 30));
+        let e = Config::from_environment(|n| (n == "GLAKE_CHECKS").then(|| "maybe".to_owned())).unwrap_err();
+        assert!(e.chain().contains("GLAKE_CHECKS") && e.remedy_text().unwrap().contains("true or false"));
+    }
+
+    #[test]
     fn a_wrong_option_is_named_with_what_is_expected() {
         for (text, expected) in [
-            ("alocator.enabled=true", "allocator.enabled"),
+            ("alocator.enabled=true", "did you mean allocator.enabled?"),
+            ("gmlake.enable=true", "did you mean gmlake.enabled?"),
+            ("colour=red", "allocator.max_bytes"),
+            ("multi_path.num_channels=0", "from 1 to 64"),
+            ("multi_path.chunk_size=1KiB", "64KiB"),
             ("checks", "name=value"),
             ("checks=yes", "true or false"),
             ("allocator.max_bytes=40GB", "40GiB"),

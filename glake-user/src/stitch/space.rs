@@ -47,6 +47,8 @@ pub(crate) struct Node {
     pub(crate) state: State,
     /// Used: other streams were recorded on it.
     pub(crate) shared: bool,
+    /// Used: pinned by [`Heap::share`](super::Heap::share) until it is freed.
+    pub(crate) lent: bool,
 }
 
 impl Node {

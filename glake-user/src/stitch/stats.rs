@@ -132,6 +132,14 @@ impl Heap {
         stats
     }
 
+    /// Starts the counts of everything ever allocated and freed anew: what is allocated now counts as allocated since.
+    pub fn reset_accumulated(&self) {
+        for lane in self.lanes.all() {
+            let t = &mut lock(lane).tally;
+            (t.allocated_ever, t.requested_ever, t.blocks_ever) = (t.allocated, t.requested, t.blocks);
+        }
+    }
+
     /// Starts all peaks anew from the present.
     pub fn reset_peaks(&self) {
         for lane in self.lanes.all() {

@@ -34,7 +34,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Open to all; they look at each other only.
-const FREE: &[&str] = &["error", "units", "clock", "pci"];
+const FREE: &[&str] = &["error", "units", "clock", "pci", "suggest"];
 
 /// Arrows that point back.
 pub fn findings(source: &Source) -> Vec<Finding> {

@@ -1,6 +1,6 @@
 //! Every key of the configuration: how it is read, shown and explained.
 
-use super::{Config, LogLevel, Profile, suggest::nearest};
+use super::{Config, LogLevel, Profile, nearest};
 use crate::events::ebpf;
 use std::{path::PathBuf, str::FromStr, time::Duration};
 

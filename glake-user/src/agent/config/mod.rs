@@ -3,12 +3,11 @@
 
 mod keys;
 mod layers;
-mod suggest;
 
+pub(super) use crate::suggest::nearest;
 pub use keys::duration;
 pub use keys::{KEYS, Key, Kind};
 pub use layers::{DEFAULT_FILE, Layered, Origin, Request};
-pub(super) use suggest::nearest;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 

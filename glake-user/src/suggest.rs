@@ -1,7 +1,7 @@
 //! The nearest known word to a misspelt one.
 
 /// The known word that differs least, if it is near enough to be meant.
-pub(in crate::agent) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.into_iter().map(|k| (distance(word, k), k)).min_by_key(|(d, _)| *d);
     near.filter(|(d, k)| *d <= 1 + k.chars().count() / 4).map(|(_, k)| k)
 }
