@@ -14,6 +14,7 @@ mod setup;
 mod test;
 mod tree;
 mod vm;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -55,6 +56,12 @@ enum Command {
     Bench(bench::Args),
     /// Pack a release: binary, manual pages, completions, licences, checksum
     Dist,
+    /// Build the Python package and print the wheel's path
+    Wheel {
+        /// Unoptimised: quick to build, for tests
+        #[arg(long)]
+        dev: bool,
+    },
     /// Run a command in a guest with a real kernel, NVMe SSDs and an IOMMU
     Vm(Box<vm::Args>),
 }
@@ -83,6 +90,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Check => return check::run(&tree),
         Command::Bench(args) => bench::run(&tree, &args)?,
         Command::Dist => dist::run(&tree)?,
+        Command::Wheel { dev } => println!("{}", wheel::build(&tree, (!dev).into())?.display()),
         Command::Vm(args) => return Ok(exit_code(vm::run(&tree, &args)?)),
     }
     Ok(ExitCode::SUCCESS)
