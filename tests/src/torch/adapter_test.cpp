@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "../../../glake-user/python/adapter/install.h"
+#include "../../../glake-user/python/python/glake/adapter/install.h"
 #include "plain_core.h"
 
 extern "C" {
@@ -522,6 +522,22 @@ void after_a_retreat_new_memory_is_torchs_and_old_comes_back() {
   CHECK_EQ(stats().allocated_bytes[0].current, 0);
 }
 
+void a_pause_sends_new_memory_to_torch_until_it_ends() {
+  start();
+  auto is_glakes = [] {
+    void* p = alloc::raw_alloc(MIB);
+    int32_t owned = plain_core()->owns(reinterpret_cast<uint64_t>(p));
+    alloc::raw_delete(p);
+    return owned != 0;
+  };
+  glake_torch_pause(1);
+  glake_torch_pause(1);
+  glake_torch_pause(0);
+  CHECK(!is_glakes());
+  glake_torch_pause(0);
+  CHECK(is_glakes());
+}
+
 void a_forked_child_touches_nothing() {
   start();
   c10::DataPtr a = alloc::get()->allocate(MIB);
@@ -615,6 +631,7 @@ const std::map<std::string, void (*)()> CASES = {
     CASE(the_history_keeps_the_newest_entries),
     CASE(empty_cache_gives_memory_of_both_back),
     CASE(after_a_retreat_new_memory_is_torchs_and_old_comes_back),
+    CASE(a_pause_sends_new_memory_to_torch_until_it_ends),
     CASE(a_forked_child_touches_nothing),
     CASE(uncached_allocation_keeps_glake_out),
     CASE(many_threads_leave_the_books_even),

@@ -1,7 +1,7 @@
 // A stand-in for GLake's core behind the same table: one arena, first fit, no remapping. It serves to test the adapter by itself.
 #pragma once
 
-#include "../../../glake-user/python/adapter/glake_api.h"
+#include "../../../glake-user/python/python/glake/adapter/glake_api.h"
 
 const glake_api* plain_core();
 // Bytes the stand-in may hold, as if the device had no more.

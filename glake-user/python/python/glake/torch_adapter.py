@@ -6,13 +6,14 @@ plain interface for foreign allocators, where the adapter cannot be built; the o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Tuple
+from typing import Iterator, Optional, Tuple
 
 from . import _core, torch_build
 
@@ -62,6 +63,19 @@ def retreat(why: str) -> None:
         _library.glake_torch_retreat(why.encode())
 
 
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """New memory of this process comes from torch's own allocator inside the block. It nests; other threads are meant too."""
+    if _library is None:
+        yield
+        return
+    _library.glake_torch_pause(1)
+    try:
+        yield
+    finally:
+        _library.glake_torch_pause(0)
+
+
 def _install() -> Outcome:
     try:
         import torch
@@ -89,6 +103,8 @@ def _install_adapter(torch, library: ctypes.CDLL) -> Outcome:
     library.glake_torch_install.restype = ctypes.c_int
     library.glake_torch_retreat.argtypes = [ctypes.c_char_p]
     library.glake_torch_retreat.restype = None
+    library.glake_torch_pause.argtypes = [ctypes.c_int]
+    library.glake_torch_pause.restype = None
     if library.glake_torch_install(_core.api_address(), why, len(why)) != 0:
         return Outcome("off", why.value.decode(errors="replace"))
     _library = library

@@ -59,11 +59,10 @@ def folder() -> Path:
 
 
 def sources() -> Path:
-    """The adapter's sources: in the package, or beside it in a checkout."""
-    here = Path(__file__).resolve().parent
-    for place in (here / "adapter", here.parent.parent / "adapter"):
-        if (place / "adapter.cpp").is_file():
-            return place
+    """The adapter's sources, which travel inside the package."""
+    place = Path(__file__).resolve().parent / "adapter"
+    if (place / "adapter.cpp").is_file():
+        return place
     raise CannotBuild("the adapter's sources are missing in this installation of glake")
 
 

@@ -17,6 +17,8 @@ class Allocator final : public CUDAAllocator {
 
   // Everything new goes to torch's allocator from now on; blocks that are out come back to the core.
   void retreat(const std::string& why);
+  // The same until it is called with false, as often as with true.
+  void pause(bool on);
   static void drop(void* address); // the deleter
 
   // Memory (memory.cpp).
@@ -124,7 +126,8 @@ class Allocator final : public CUDAAllocator {
 
   static constexpr size_t MOST_DEVICES = 64;
   CUDAAllocator* const inner_;
-  std::atomic<bool> off_{false};
+  std::atomic<int> away_{0}; // reasons to leave new memory to torch's allocator
+  std::atomic<bool> enabled_{true};
   std::atomic<size_t> count_{0};
   std::array<Device, MOST_DEVICES> devices_;
   Blocks blocks_;

@@ -35,7 +35,9 @@ bool Allocator::initialized() {
 
 void Allocator::enable(bool on) {
   inner_->enable(on);
-  off_ = !on;
+  if (enabled_.exchange(on) != on) {
+    pause(!on);
+  }
 }
 
 bool Allocator::isEnabled() const {
@@ -48,8 +50,12 @@ std::string Allocator::name() {
 }
 
 void Allocator::retreat(const std::string& why) {
-  off_ = true;
+  pause(true);
   say_once("torch-retreat", "new memory comes from torch's own allocator: " + why);
+}
+
+void Allocator::pause(bool on) {
+  away_ += on ? 1 : -1;
 }
 
 // Whether the core serves this device. Opened at the first allocation, since a heap needs the device's context.

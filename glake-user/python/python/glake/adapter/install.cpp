@@ -72,6 +72,12 @@ extern "C" void glake_torch_retreat(const char* why) {
   }
 }
 
+extern "C" void glake_torch_pause(int on) {
+  if (glake::installed != nullptr) {
+    glake::installed->pause(on != 0);
+  }
+}
+
 extern "C" int glake_torch_version() {
   return GLAKE_TORCH;
 }

@@ -12,6 +12,9 @@ int glake_torch_install(const glake_api* api, char* why, size_t n);
 /* New memory comes from torch's own allocator from now on. What GLake handed out stays valid and is taken back. For good. */
 void glake_torch_retreat(const char* why);
 
+/* New memory comes from torch's own allocator until this is called with 0, as often as with 1. */
+void glake_torch_pause(int on);
+
 /* The version of torch it was built for: major * 100 + minor. */
 int glake_torch_version();
 }

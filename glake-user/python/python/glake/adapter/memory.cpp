@@ -47,7 +47,7 @@ void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 
 void* Allocator::take(size_t bytes, DeviceIndex index, cudaStream_t stream) {
   Device* device = this->device(index);
-  if (device == nullptr || off_.load(std::memory_order_relaxed) || forked || !prepare(*device) ||
+  if (device == nullptr || away_.load(std::memory_order_relaxed) != 0 || forked || !prepare(*device) ||
       device->routes.is_pooled(stream)) {
     return take_from_inner(device, bytes, stream);
   }
