@@ -92,3 +92,11 @@ error_t cudaMemPoolGetAttribute(void) { return 1; }
 error_t cudaMemPoolSetAccess(void) { return 1; }
 error_t cudaMemPoolSetAttribute(void) { return 1; }
 error_t cudaMemPoolTrimTo(void) { return 1; }
+
+/* What builds of torch for CUDA 12 ask for beside these. */
+error_t cudaGetDeviceProperties_v2(void *p, int d) { return cudaGetDeviceProperties(p, d); }
+error_t cudaStreamGetCaptureInfo_v2(stream_t s, int *status, unsigned long long *id) { return cudaStreamGetCaptureInfo(s, status, id); }
+error_t cudaGetDriverEntryPoint(void) { return 1; }
+error_t cudaGraphAddEmptyNode(void) { return 1; }
+error_t cudaGraphNodeGetType(void) { return 1; }
+error_t cudaStreamUpdateCaptureDependencies(void) { return 1; }

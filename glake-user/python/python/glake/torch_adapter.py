@@ -1,7 +1,9 @@
 """PyTorch on GLake: finds torch, builds the adapter for it once, and puts it in the place of torch's allocator.
 
-Three outcomes. "adapter": a C++ class in torch's own place; every call of ``torch.cuda.memory`` goes on working. "pluggable": torch's
-plain interface for foreign allocators, where the adapter cannot be built; the outcome names what is then missing. "off": torch as it was.
+Three outcomes. "adapter": a C++ class in torch's own place; every call of ``torch.cuda.memory`` goes on working. "off": torch as it was,
+with the reason. "pluggable": torch's plain interface for foreign allocators. It needs no compiler and is taken only on request
+(``GLAKE_TORCH=pluggable``), because torch connects too little to it: ``record_stream`` does nothing there, and a program that relies on
+it computes wrong results (29 of 30 rounds of a race did on an H200).
 """
 
 from __future__ import annotations
@@ -85,14 +87,16 @@ def _install() -> Outcome:
     if obstacle:
         return Outcome("off", obstacle)
     _quiet_nccl()
+    if os.environ.get("GLAKE_TORCH") == "pluggable":
+        return _install_pluggable(torch)
     version = _version_of(torch.__version__)
     if version not in DECLARED:
         known = ", ".join(f"{a}.{b}" for a, b in DECLARED)
-        return _install_pluggable(torch, f"torch {torch.__version__} is not among the versions the adapter knows ({known})")
+        return Outcome("off", f"torch {torch.__version__} is not among the versions the adapter knows ({known})")
     try:
         library = torch_build.library(torch, version)
     except torch_build.CannotBuild as e:
-        return _install_pluggable(torch, str(e))
+        return Outcome("off", str(e))
     return _install_adapter(torch, library)
 
 
@@ -111,9 +115,9 @@ def _install_adapter(torch, library: ctypes.CDLL) -> Outcome:
     return Outcome("adapter", f"torch {torch.__version__}")
 
 
-def _install_pluggable(torch, why: str) -> Outcome:
+def _install_pluggable(torch) -> Outcome:
     if torch.cuda.is_initialized():
-        return Outcome("off", f"{why}; and CUDA is in use already, so the plain interface comes too late")
+        return Outcome("off", "CUDA is in use already: torch's plain interface must be chosen before")
     plain = torch.cuda.memory.CUDAPluggableAllocator(_core.__file__, "glake_malloc", "glake_free")
     missing = list(PLAIN_INTERFACE_LACKS)
     # torch's Python class never connects these; without the first, record_stream would silently do nothing.
@@ -124,7 +128,7 @@ def _install_pluggable(torch, why: str) -> Outcome:
         if not _connect(plain.allocator(), symbol, connect):
             missing.append(loss)
     torch.cuda.memory.change_current_allocator(plain)
-    return Outcome("pluggable", why, tuple(missing))
+    return Outcome("pluggable", "GLAKE_TORCH=pluggable", tuple(missing))
 
 
 def _connect(allocator, symbol: str, connect: str) -> bool:
