@@ -7,12 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{
-    build::Profile,
-    cmd, files, say,
-    setup::lock,
-    tree::Tree,
-};
+use crate::{build::Profile, cmd, files, say, setup::lock, tree::Tree};
 
 /// The builder, from PyPI, at the release that was tried.
 const MATURIN: &str = "maturin==1.16.0";

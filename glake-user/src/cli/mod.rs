@@ -14,6 +14,7 @@ mod local;
 mod man;
 pub mod out;
 mod play;
+mod python;
 mod record;
 mod recorder;
 mod reference;
@@ -75,6 +76,8 @@ enum Command {
     #[command(alias = "simulate")]
     ReplayAlloc(replay_alloc::Args),
     ExplainOom(explain_oom::Args),
+    Exec(python::Exec),
+    Ab(python::Ab),
     #[command(hide = true)]
     Man(man::Args),
     #[command(hide = true)]
@@ -99,6 +102,8 @@ impl Command {
             Command::Play(args) => play::run(args),
             Command::ReplayAlloc(args) => replay_alloc::run(args),
             Command::ExplainOom(args) => explain_oom::run(args),
+            Command::Exec(args) => python::exec(args),
+            Command::Ab(args) => python::ab(args),
             Command::Man(args) => man::run(args),
             Command::Completions(args) => completions::run(args),
             Command::MetricsReference(args) => reference::metrics(args),
