@@ -383,3 +383,17 @@ fn each_pool_is_told_apart() {
     assert_eq!(heap.stats().pools[0].active, 700_416);
     assert_eq!(heap.stats().pools[0].reserved + large.reserved, heap.stats().reserved.current);
 }
+
+#[test]
+fn a_request_that_the_device_cannot_serve_takes_nothing_from_it() {
+    let gpu = gpu(0, 8 << 30);
+    let heap = heap(&gpu, Options::default());
+    let kept = heap.allocate(MIB, Stream(0)).unwrap();
+    let before = gpu.held();
+    let e = heap.allocate(9 << 30, Stream(0)).unwrap_err();
+    assert_eq!(e.kind(), Kind::Exhausted);
+    assert_eq!(gpu.held(), before, "other processes can still have what they could have before");
+    heap.allocate(6 << 30, Stream(0)).unwrap();
+    heap.free(kept.ptr, Stream(0)).unwrap();
+    heap.verify().unwrap();
+}

@@ -1,6 +1,7 @@
 //! GPU events in the agent: reports from the trace point and the kernel log go into the joiner, records into the store.
 
 use crate::clock::Stamp;
+use crate::diagnose::xid::activity::{Rate, Unit};
 use crate::diagnose::xid::join::{Incoming, Joiner, Process, Watched};
 use crate::diagnose::xid::judge::Past;
 use crate::diagnose::xid::record::{Fact, Record, Source};
@@ -13,6 +14,7 @@ use crate::events::xid::kmsg::{Kmsg, raw_clock};
 use crate::host::inventory::Inventory;
 use crate::host::workload::Workload;
 use crate::telemetry::event_store::{self, EventStore, RECORD};
+use crate::telemetry::state::{Count, State};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -93,6 +95,14 @@ impl GpuEvents {
             self.keep(record);
         }
         records
+    }
+
+    /// What the host did in the interval that the state is about: the seconds before a later report, and before one that came in
+    /// it.
+    pub fn observe(&mut self, state: &State) {
+        if let Some(interval_ns) = state.interval_ns {
+            self.joiner.reading(state.at, interval_ns, rates(state));
+        }
     }
 
     /// The open records, complete or not: the agent ends.
@@ -202,6 +212,45 @@ fn past(folder: &Path) -> Result<Vec<Record>> {
         by_id.insert(record.id.clone(), record);
     }
     Ok(by_id.into_values().collect())
+}
+
+/// Rates that say something about a GPU's trouble. What is not known is left out, not zero.
+fn rates(state: &State) -> Vec<Rate> {
+    let mut out = Vec::new();
+    let mut add = |family, device: &Option<String>, workload: Option<&str>, what, count: &Count, unit| {
+        if let Some(value) = count.per_second {
+            let (device, workload) = (device.clone(), workload.map(str::to_owned));
+            out.push(Rate { family, device, workload, what, value, unit });
+        }
+    };
+    let uvm = state.uvm.iter();
+    for gpu in uvm.clone().flat_map(|u| &u.gpus) {
+        add("uvm", &gpu.uuid, None, "GPU page faults", &gpu.faults, Unit::PerSecond);
+        add("uvm", &gpu.uuid, None, "page migration to the GPU", &gpu.to_gpu_bytes, Unit::BytesPerSecond);
+        add("uvm", &gpu.uuid, None, "page migration to the CPU", &gpu.to_cpu_bytes, Unit::BytesPerSecond);
+        add("uvm", &gpu.uuid, None, "UVM eviction", &gpu.evicted_bytes, Unit::BytesPerSecond);
+    }
+    for work in uvm.flat_map(|u| &u.workloads) {
+        add("uvm", &None, Some(&work.name), "GPU page faults", &work.gpu_faults, Unit::PerSecond);
+        add("uvm", &None, Some(&work.name), "page migration", &work.moved_bytes, Unit::BytesPerSecond);
+    }
+    for drive in state.nvme.iter().flatten() {
+        for (operation, what) in [("read", "read p99"), ("write", "write p99")] {
+            let found = drive.operations.iter().find(|o| o.operation == operation);
+            if let Some(p99) = found.and_then(|o| o.latency.p99_ns) {
+                let (device, value) = (Some(drive.controller.clone()), p99 as f64);
+                out.push(Rate {
+                    family: "nvme",
+                    device,
+                    workload: None,
+                    what,
+                    value,
+                    unit: Unit::Nanoseconds,
+                });
+            }
+        }
+    }
+    out
 }
 
 /// Looks a process up while it still lives.

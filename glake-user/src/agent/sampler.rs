@@ -179,6 +179,9 @@ impl Sampler {
         let mut state = State::of(&self.previous, &sample, &difference, &self.host);
         drop(difference);
         self.previous = sample;
+        if let Some(gpu_events) = &mut self.gpu_events {
+            gpu_events.observe(&state);
+        }
         state.events = events;
         let process = Process::read(&self.root, "self");
         state.agent = process.map(|process| AgentProcess {

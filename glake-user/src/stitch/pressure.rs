@@ -29,6 +29,10 @@ const LADDER: [Rung; 4] = [Rung::OtherStreams, Rung::SharedBlocks, Rung::OtherSt
 /// Address space of small blocks comes in regions of this size.
 const SMALL_REGION: u64 = 4 << 30;
 
+/// New memory of this size and more is asked after before any of it is made: else a request that cannot be served would first
+/// take all that other processes could use. One question costs less than the first of its handles.
+const ASK_FIRST_BYTES: u64 = 1 << 30;
+
 /// How an attempt to extend ended short of a block.
 enum Short {
     /// Bytes missing.
@@ -81,7 +85,11 @@ impl Heap {
             Ok(plan) => plan,
             Err(missing) => return Ok(Err(Short::Memory(missing))),
         };
-        let grows = plan.parts.iter().any(|p| matches!(p, Part::New(_)));
+        let new = new_bytes(&plan);
+        if new >= ASK_FIRST_BYTES && device_left == u64::MAX && self.front.device.memory()?.free < new {
+            return Ok(Err(Short::Device));
+        }
+        let grows = new > 0;
         match lane.carry_out(&plan, want.space, (want.size, want.requested), &self.front, &self.depot) {
             Ok(ptr) => {
                 self.grows.store(grows, Ordering::Relaxed);

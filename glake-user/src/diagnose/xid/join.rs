@@ -3,6 +3,7 @@
 //! Driven by its inputs' times, never by a clock of its own. One record is given out twice at most: when the process
 //! has had time to be named, and when it is complete.
 
+use super::activity::{Activity, BY_READING, Rate};
 use super::judge::{Past, WINDOW_NS, judge};
 use super::record::{Fact, Record, SCHEMA, Source, Who};
 use crate::clock::Stamp;
@@ -66,6 +67,7 @@ pub struct Joiner {
     facts: VecDeque<Fact>,
     past: Vec<Past>,
     watched: Watched,
+    activity: Activity,
     /// Events known to be missed so far.
     dropped: u64,
 }
@@ -80,7 +82,15 @@ struct Held {
 impl Joiner {
     /// For this host, knowing `past` records of it.
     pub fn new(host: Inventory, past: Vec<Past>) -> Joiner {
-        Joiner { host, open: Vec::new(), facts: VecDeque::new(), past, watched: Watched::new(), dropped: 0 }
+        Joiner {
+            host,
+            open: Vec::new(),
+            facts: VecDeque::new(),
+            past,
+            watched: Watched::new(),
+            activity: Activity::default(),
+            dropped: 0,
+        }
     }
 
     /// The host's facts were read anew.
@@ -92,6 +102,11 @@ impl Joiner {
     pub fn set_coverage(&mut self, watched: Watched, dropped: u64) {
         self.watched = watched;
         self.dropped = dropped;
+    }
+
+    /// What the host did in the interval that ended at `at`.
+    pub fn reading(&mut self, at: Stamp, interval_ns: u64, rates: Vec<Rate>) {
+        self.activity.push(at, interval_ns, rates);
     }
 
     /// Remembers something that happened. Equal facts in a row become one with a count (case E19).
@@ -247,6 +262,11 @@ impl Joiner {
         let record = &mut held.record;
         record.dropped = self.dropped.saturating_sub(held.dropped_at_start);
         meaning(record);
+        if self.activity.covers(record) {
+            record.before.retain(|fact| fact.source != BY_READING);
+            record.before.extend(self.activity.before(record));
+            record.before.sort_by_key(|fact| fact.at.monotonic_ns);
+        }
         (record.not_seen, record.cannot_tell) = self.absent(record);
         let (action, text) = judge(record, &self.past);
         action.label().clone_into(&mut record.action);
@@ -256,8 +276,12 @@ impl Joiner {
     /// What was looked for and not seen, and what cannot be told.
     fn absent(&self, record: &Record) -> (Vec<String>, Vec<String>) {
         let (mut not_seen, mut cannot) = (Vec::new(), Vec::new());
-        let families =
-            [("aer", "PCIe AER reports"), ("iommu", "IOMMU faults"), ("nvme", "NVMe timeouts and resets")];
+        let families = [
+            ("uvm", "UVM page faults and migrations on this GPU"),
+            ("aer", "PCIe AER reports"),
+            ("iommu", "IOMMU faults"),
+            ("nvme", "NVMe timeouts, resets and unusual latency"),
+        ];
         for (family, words) in families {
             match self.watched.get(family) {
                 Some(Ok(())) if !record.before.iter().any(|f| f.family == family) => {

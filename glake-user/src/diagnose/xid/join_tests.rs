@@ -347,3 +347,42 @@ fn a_cut_text_of_the_trace_point_gives_way_to_the_whole_one_of_the_log() {
     assert_eq!((record.message.as_str(), record.message_source.as_str()), (whole, "kernel log"));
     assert!(show(&record).contains("READ at 0x809acc000000, FAULT_PDE"), "{}", show(&record));
 }
+
+#[test]
+fn the_seconds_before_tell_what_the_gpu_paged_and_quiet_is_said_too() {
+    let mut j = joiner();
+    j.set_coverage(["uvm", "nvme"].iter().map(|f| ((*f).to_owned(), Ok(()))).collect(), 0);
+    let paged = |value| Rate {
+        family: "uvm",
+        device: Some("GPU-5c1e".into()),
+        workload: None,
+        what: "page migration to the GPU",
+        value,
+        unit: super::super::activity::Unit::BytesPerSecond,
+    };
+    for s in 1..=90_u64 {
+        j.reading(at(s * 1000), SECOND, vec![paged(if s == 85 { 1.1e9 } else { 0.0 })]);
+    }
+    j.report(&trace(90_100, PCI, 31, MMU), &nobody);
+    j.reading(at(91_000), SECOND, vec![paged(0.0)]);
+    let record = j.tick(at(91_200)).remove(0);
+    let shown = show(&record);
+    assert!(
+        shown.contains("-5.1 s  uvm GPU-5c1e page migration to the GPU 1.10 GB/s (usually 0)"),
+        "{shown}"
+    );
+    assert!(shown.contains("NVMe timeouts, resets and unusual latency: none in the 10 s before"), "{shown}");
+    // Complete half a minute later: what was told stays, though the readings are gone.
+    for s in 92..=130_u64 {
+        j.reading(at(s * 1000), SECOND, vec![paged(0.0)]);
+    }
+    let closed = j.end().pop().unwrap_or(record);
+    assert!(show(&closed).contains("1.10 GB/s"), "{}", show(&closed));
+
+    let mut quiet = joiner();
+    quiet.set_coverage([("uvm".to_owned(), Ok(()))].into(), 0);
+    quiet.reading(at(1000), SECOND, vec![paged(0.0)]);
+    quiet.report(&trace(1500, PCI, 31, MMU), &nobody);
+    let shown = show(&quiet.tick(at(3000)).remove(0));
+    assert!(shown.contains("UVM page faults and migrations on this GPU: none in the 10 s before"), "{shown}");
+}

@@ -1,5 +1,6 @@
 //! From Xid reports to one record an operator can act on: who, what, where, what came before, what it only followed.
 
+pub mod activity;
 pub mod join;
 pub mod judge;
 pub mod record;
