@@ -88,8 +88,8 @@ impl Torch {
         ]
     }
 
-    /// Builds the cases with the adapter, this torch's allocator and a CUDA runtime of host memory.
-    fn build(&self, folder: &Path) -> Result<PathBuf, String> {
+    /// Builds the cases with the adapter, this torch's allocator and a CUDA runtime of host memory: a program, or a library.
+    fn build(&self, folder: &Path, kind: &[&str]) -> Result<PathBuf, String> {
         let source = |name: &str| checkout().join("tests/src/torch").join(name).display().to_string();
         let runtime = folder.join(format!("libcudart.so.{}", self.runtime));
         let versions = folder.join("versions");
@@ -104,6 +104,7 @@ impl Torch {
         let libraries = self.root.join("torch/lib");
         let mut make = self.flags();
         make.extend(words(&["-O1", "-Wall", "-Wextra", "-Werror"]));
+        make.extend(words(kind));
         make.extend([source("adapter_test.cpp"), source("plain_core.cpp")]);
         make.push(adapter().join("adapter.cpp").display().to_string());
         make.extend(["-o".to_owned(), program.display().to_string()]);
@@ -160,11 +161,50 @@ fn the_adapter_keeps_torchs_rules_over_each_declared_torch() {
             }
         };
         let folder = tempfile::tempdir().expect("a folder");
-        let program = torch.build(folder.path()).unwrap_or_else(|e| panic!("torch {wheel}: {e}"));
+        let program = torch.build(folder.path(), &[]).unwrap_or_else(|e| panic!("torch {wheel}: {e}"));
         let (cases, failed) = run_cases(&program);
         assert!(cases >= 20, "torch {wheel}: only {cases} cases");
         assert!(failed.is_empty(), "torch {wheel}:\n{}", failed.join("\n"));
     }
+}
+
+/// The package as built by xtask, unpacked; an error is a reason to skip.
+fn package(folder: &Path) -> Result<(), String> {
+    let xtask = std::env::var_os("GLAKE_XTASK").map(PathBuf::from);
+    let xtask = xtask.unwrap_or_else(|| checkout().join("target/debug/xtask"));
+    let wheel = run(&xtask.display().to_string(), &words(&["wheel", "--dev"]))?;
+    let unpack = ["-m", "zipfile", "-e", wheel.trim(), &folder.display().to_string()];
+    run("python3", &words(&unpack)).map(|_| ())
+}
+
+#[test]
+fn glakes_core_serves_under_torchs_rules() {
+    if let Some(reason) = obstacle() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (declared, wheel, runtime) = TORCHES[TORCHES.len() - 1];
+    let made = Torch::get(declared, wheel, runtime).and_then(|torch| Ok((package(folder.path())?, torch)));
+    let ((), torch) = match made {
+        Ok(made) => made,
+        Err(reason) => {
+            eprintln!("skipped: torch {wheel} or the package's builder cannot be fetched: {reason}");
+            return;
+        }
+    };
+    let library = torch.build(folder.path(), &["-shared", "-fPIC"]).unwrap_or_else(|e| panic!("{e}"));
+    let script = format!(
+        "import ctypes\nfrom glake import _core\nctypes.CDLL('{}').adapter_test_over(ctypes.c_void_p(_core.api_address()))",
+        library.display()
+    );
+    let out = Command::new("timeout")
+        .args(["120", "python3", "-c", &script])
+        .env("GLAKE_DEVICE", "host")
+        .env("PYTHONPATH", folder.path())
+        .output()
+        .expect("python3");
+    assert!(out.status.success(), "{}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]

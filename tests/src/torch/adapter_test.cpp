@@ -52,10 +52,10 @@ constexpr size_t MIB = 1u << 20;
 
 alloc::CUDAAllocator* torchs = nullptr;
 
-void install() {
+void install(const glake_api* core = plain_core()) {
   torchs = alloc::get();
   char why[256] = "";
-  CHECK_EQ(glake_torch_install(plain_core(), why, sizeof why), 0);
+  CHECK_EQ(glake_torch_install(core, why, sizeof why), 0);
   CHECK(alloc::get() != torchs);
   CHECK(c10::GetAllocator(c10::DeviceType::CUDA) == alloc::get());
 }
@@ -580,6 +580,61 @@ void many_threads_leave_the_books_even() {
   CHECK_EQ(stats().allocation[0].allocated, 20000);
 }
 
+// The same rules over GLake's own core, which a Python process hands over; see `tests/tests/torch_adapter.rs`.
+void over(const glake_api* core) {
+  install(core);
+  alloc::init(1);
+  size_t allocated = 0, requested = 0, peak = 0;
+  std::vector<c10::DataPtr> held(200);
+  std::vector<size_t> sizes(held.size());
+  uint64_t random = 88172645463325252ull;
+  for (int i = 0; i < 20000; ++i) {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    size_t at = random % held.size();
+    if (held[at].get() != nullptr) {
+      allocated -= (sizes[at] + 511) / 512 * 512;
+      requested -= sizes[at];
+    }
+    held[at].clear();
+    sizes[at] = random % 3 == 0 ? random % (4 * MIB) + 1 : random % 20000 + 1;
+    held[at] = alloc::get()->allocate(sizes[at]);
+    CHECK(core->owns(reinterpret_cast<uint64_t>(held[at].get())) != 0);
+    *static_cast<char*>(held[at].get()) = 1; // it is there
+    static_cast<char*>(held[at].get())[sizes[at] - 1] = 1;
+    allocated += (sizes[at] + 511) / 512 * 512;
+    requested += sizes[at];
+    peak = std::max(peak, allocated);
+  }
+  CHECK_EQ(stats().allocated_bytes[0].current, allocated);
+  CHECK_EQ(stats().requested_bytes[0].current, requested);
+  CHECK_EQ(stats().allocated_bytes[0].peak, peak);
+  CHECK(stats().reserved_bytes[0].current >= static_cast<int64_t>(allocated));
+  size_t shown = 0, total = 0;
+  for (const auto& segment : alloc::snapshot().segments) {
+    total += segment.total_size;
+    for (const auto& block : segment.blocks) {
+      shown += block.allocated ? block.size : 0;
+    }
+  }
+  CHECK_EQ(shown, allocated);
+  CHECK(total <= static_cast<size_t>(stats().reserved_bytes[0].current));
+  uint64_t start = 0, size = 0;
+  int32_t device = -1;
+  CHECK_EQ(core->find(reinterpret_cast<uint64_t>(held[0].get()) + 1, &start, &size, &device), GLAKE_OK);
+  CHECK(start == reinterpret_cast<uint64_t>(held[0].get()) && size == sizes[0] && device == 0);
+  held.clear();
+  CHECK_EQ(stats().allocated_bytes[0].current, 0);
+  alloc::emptyCache();
+  alloc::setMemoryFraction(0.0625, 0); // 512 MiB of the stand-in's 8 GiB
+  void* most = alloc::raw_alloc(300 * MIB);
+  std::string text = out_of_memory(300 * MIB);
+  CHECK(text.find("CUDA out of memory. Tried to allocate 300.00 MiB. GPU 0 has a total capacity of 8.00 GiB") == 0);
+  CHECK(text.find("512.00 MiB allowed; Of the allocated memory 300.00 MiB is allocated by PyTorch") != std::string::npos);
+  alloc::raw_delete(most);
+}
+
 // Not a test: what the adapter adds to an allocation and its free, beside torch's own for the same.
 void speed() {
   auto measure = [](const char* name) {
@@ -639,6 +694,13 @@ const std::map<std::string, void (*)()> CASES = {
 };
 
 } // namespace
+
+// For a process that has another core.
+extern "C" int adapter_test_over(const glake_api* core) {
+  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
+  over(core);
+  return 0;
+}
 
 int main(int argc, char** argv) {
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
