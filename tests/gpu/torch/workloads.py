@@ -1,9 +1,9 @@
 """Five ways people use a GPU, each with torch's default allocator, with expandable segments and with GLake, interleaved.
 
-usage: workloads.py WORKLOAD[,WORKLOAD...] [--modes default,expandable,glake] [--rounds 2] [--limit GIB] [--free]
+usage: workloads.py WORKLOAD[,WORKLOAD...] [--modes default,expandable,glake] [--rounds 2] [--limit GIB] [--free] [--deterministic]
 
 Needs a GPU, torch, transformers, peft, and the package `glake` on PYTHONPATH. Imports once and forks a child per run, so that runs are
-short and alike. Prints a JSON object per run and a table at the end. `--limit` sets the memory fraction; `--free` leaves out the
+short and alike; the first one only warms up. Prints a JSON object per run. `--limit` sets the memory fraction; `--free` leaves out the
 synchronisation after each step.
 """
 import argparse
@@ -86,7 +86,7 @@ def serve(run, model, rounds, batch, low, high, new):
 
 
 def varlen(run):
-    train(run, llama(2048, 16, 16), 16, (256, 6144), 16384)
+    train(run, llama(2048, 16, 16), 14, (256, 6144), 16384)
 
 
 def recompute(run):
@@ -124,7 +124,7 @@ def measure(name, mode, limit, free):
         if outcome.how != "adapter":
             raise SystemExit(str(outcome))
     elif mode == "expandable":
-        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     torch.manual_seed(0)
     random.seed(0)
     torch.cuda.init()
@@ -165,18 +165,22 @@ def main():
     words.add_argument("--rounds", type=int, default=2)
     words.add_argument("--limit", type=float, default=0)
     words.add_argument("--free", action="store_true")
+    words.add_argument("--deterministic", action="store_true")
+    words.add_argument("--warm", type=int, default=1, help="runs before those that count")
     args = words.parse_args()
+    torch.use_deterministic_algorithms(args.deterministic, warn_only=True)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8" if args.deterministic else "")
     for name in args.workloads.split(","):
-        for _ in range(args.rounds):
-            for mode in args.modes.split(","):
-                child = os.fork()  # before CUDA is used
-                if child == 0:
-                    measure(name, mode, args.limit, args.free)
-                    sys.stdout.flush()
-                    os._exit(0)
-                _, status = os.waitpid(child, 0)
-                if status != 0:
-                    print(json.dumps(dict(workload=name, mode=mode, status=status)), flush=True)
+        modes = args.modes.split(",")
+        for mode in modes[: args.warm] + modes * args.rounds:
+            child = os.fork()  # before CUDA is used
+            if child == 0:
+                measure(name, mode, args.limit, args.free)
+                sys.stdout.flush()
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            if status != 0:
+                print(json.dumps(dict(workload=name, mode=mode, status=status)), flush=True)
 
 
 main()

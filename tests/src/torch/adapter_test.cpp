@@ -552,6 +552,10 @@ void a_forked_child_touches_nothing() {
   CHECK_EQ(stats().allocated_bytes[0].current, MIB);
 }
 
+void the_self_test_passes() {
+  CHECK_EQ(glake_torch_selftest(), 0);
+}
+
 void uncached_allocation_keeps_glake_out() {
   setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 1);
   char why[256] = "";
@@ -688,6 +692,7 @@ const std::map<std::string, void (*)()> CASES = {
     CASE(after_a_retreat_new_memory_is_torchs_and_old_comes_back),
     CASE(a_pause_sends_new_memory_to_torch_until_it_ends),
     CASE(a_forked_child_touches_nothing),
+    CASE(the_self_test_passes),
     CASE(uncached_allocation_keeps_glake_out),
     CASE(many_threads_leave_the_books_even),
 #undef CASE

@@ -14,6 +14,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Iterator, List, Tuple
@@ -117,6 +118,8 @@ def _command(torch, version: Tuple[int, int]) -> List[str]:
         str(root / "lib" / "libc10.so"),
         str(root / "lib" / "libc10_cuda.so"),
         str(runtime),
+        # The C++ library torch runs on, before the compiler's own: two of them in one process do not share their state.
+        str(_loaded("libstdc++.so")),
         "-ldl",
     ]
 
@@ -145,7 +148,20 @@ def _build(command: List[str], built: Path) -> None:
             log.write_bytes(" ".join(command).encode() + b"\n" + done.stdout)
             part.unlink(missing_ok=True)
             raise CannotBuild(f"the adapter does not compile here, see {log}")
+        _prove(part)
         os.rename(part, built)
+
+
+def _prove(part: Path) -> None:
+    """Loads a fresh build in a process of its own and lets it throw: better there than in a job of three days."""
+    script = "import ctypes, sys, torch; sys.exit(ctypes.CDLL(sys.argv[1]).glake_torch_selftest())"
+    environment = dict(os.environ, GLAKE_DISABLE="1")
+    proof = [sys.executable, "-c", script, str(part)]
+    done = subprocess.run(proof, env=environment, stderr=subprocess.PIPE, timeout=LONGEST_BUILD, check=False)
+    if done.returncode != 0:
+        part.unlink(missing_ok=True)
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        raise CannotBuild(f"the adapter that {_compiler()[0]} built does not work (try another by CXX): {last[0]}")
 
 
 @contextlib.contextmanager

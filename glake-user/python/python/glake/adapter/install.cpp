@@ -78,6 +78,17 @@ extern "C" void glake_torch_pause(int on) {
   }
 }
 
+extern "C" int glake_torch_selftest() {
+  char number[32];
+  std::snprintf(number, sizeof number, "%.2f GiB", 1.5);
+  try {
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "tried ", 1.5, " and ", std::string(number));
+  } catch (const c10::OutOfMemoryError& e) {
+    return std::string(e.what_without_backtrace()) == "tried 1.5 and 1.50 GiB" ? 0 : 1;
+  }
+  return 2;
+}
+
 extern "C" int glake_torch_version() {
   return GLAKE_TORCH;
 }

@@ -15,6 +15,10 @@ void glake_torch_retreat(const char* why);
 /* New memory comes from torch's own allocator until this is called with 0, as often as with 1. */
 void glake_torch_pause(int on);
 
+/* 0 if an exception of torch's, with a number in its text, goes through this library as it should. Run in a process of its own after the
+ * build: a compiler that brings another C++ library into this one makes it crash. */
+int glake_torch_selftest(void);
+
 /* The version of torch it was built for: major * 100 + minor. */
 int glake_torch_version();
 }

@@ -67,7 +67,10 @@ void close_all(const std::vector<int32_t>& descriptors) {
 std::vector<int32_t> fetch(const Head& head, const std::vector<Part>& parts) {
   std::vector<int32_t> out;
   int process = static_cast<int>(syscall(SYS_pidfd_open, head.pid, 0));
-  TORCH_CHECK(process >= 0, "GLake: the process ", head.pid, " that shared this tensor is gone or in another PID namespace");
+  std::string sender = "process " + std::to_string(head.pid);
+  if (process < 0) {
+    throw_error("GLake: " + sender + ", which shared this tensor, is gone or in another PID namespace");
+  }
   for (const Part& part : parts) {
     // The sender itself, as with torch's cudaMalloc memory, may not open its own handle there; here it may.
     int copy = static_cast<int>(syscall(SYS_pidfd_getfd, process, part.descriptor, 0));
@@ -75,12 +78,8 @@ std::vector<int32_t> fetch(const Head& head, const std::vector<Part>& parts) {
       int reason = errno;
       close_all(out);
       close(process);
-      TORCH_CHECK(
-          false,
-          "GLake: cannot take the tensor's memory from process ",
-          head.pid,
-          ": ",
-          std::strerror(reason),
+      throw_error(
+          "GLake: cannot take the tensor's memory from " + sender + ": " + std::strerror(reason) +
           " (pidfd_getfd; needs Linux 5.6, the same user, and CAP_SYS_PTRACE where kernel.yama.ptrace_scope is above 0)");
     }
     out.push_back(copy);
@@ -118,7 +117,9 @@ torch_alloc::ShareableHandle Allocator::shareIpcHandle(void* address) {
     return inner_->shareIpcHandle(address);
   }
   std::optional<Block> block = blocks_.find(id);
-  TORCH_CHECK(block.has_value(), "invalid device pointer: ", address);
+  if (!block) {
+    throw_error("invalid device pointer: " + text_of(address));
+  }
   if (block->exported) {
     return {block->exported->offset, block->exported->handle};
   }
@@ -127,14 +128,14 @@ torch_alloc::ShareableHandle Allocator::shareIpcHandle(void* address) {
   uint32_t count = 0;
   uint64_t offset = 0;
   glake_status status = core->export_block(block->device, id, descriptors, sizes, MOST_HANDLES, &count, &offset);
-  TORCH_CHECK(
-      status == GLAKE_OK || count <= MOST_HANDLES,
-      "GLake: this tensor lies on ",
-      count,
-      " physical handles and at most ",
-      MOST_HANDLES,
-      " are shared; allocate what you share in a torch.cuda.MemPool, or set allocator.handle_bytes higher");
-  TORCH_CHECK(status == GLAKE_OK, "GLake: this tensor cannot be shared: ", last_error());
+  if (status != GLAKE_OK && count > MOST_HANDLES) {
+    throw_error(
+        "GLake: this tensor lies on " + std::to_string(count) + " physical handles and at most " + std::to_string(MOST_HANDLES) +
+        " are shared; allocate what you share in a torch.cuda.MemPool, or set allocator.handle_bytes higher");
+  }
+  if (status != GLAKE_OK) {
+    throw_error("GLake: this tensor cannot be shared: " + last_error());
+  }
   auto exported = std::make_shared<Export>();
   exported->descriptors.assign(descriptors, descriptors + count);
   exported->offset = static_cast<ptrdiff_t>(offset);
@@ -177,10 +178,14 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
   for (Part& part : parts) {
     whole = whole && get(handle, at, part);
   }
-  TORCH_CHECK(whole && at == handle.size(), "GLake: a handle of a shared tensor is damaged");
+  if (!whole || at != handle.size()) {
+    throw_error("GLake: a handle of a shared tensor is damaged");
+  }
   DeviceIndex index = current_device();
   Device* device = this->device(index);
-  TORCH_CHECK(device != nullptr && prepare(*device), "GLake: a shared tensor came, but GLake is off on GPU ", index);
+  if (device == nullptr || !prepare(*device)) {
+    throw_error("GLake: a shared tensor came, but GLake is off on GPU " + std::to_string(index));
+  }
   std::lock_guard<std::mutex> lock(imports().mutex);
   std::weak_ptr<void>& known = imports().opened[handle];
   if (std::shared_ptr<void> opened = known.lock()) {
@@ -194,7 +199,9 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
   uint64_t address = 0;
   glake_status status = core->import_block(index, descriptors.data(), sizes.data(), head.count, &address);
   close_all(descriptors);
-  TORCH_CHECK(status == GLAKE_OK, "GLake: a shared tensor cannot be mapped: ", last_error());
+  if (status != GLAKE_OK) {
+    throw_error("GLake: a shared tensor cannot be mapped: " + last_error());
+  }
   std::shared_ptr<void> opened(address_of(address), [index](void* mapped) { close_import(index, mapped); });
   known = opened;
   return opened;

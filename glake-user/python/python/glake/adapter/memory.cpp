@@ -23,8 +23,9 @@ void trace_free(void* address) {
 } // namespace
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, bytes < ONE_EXABYTE, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  if (bytes >= ONE_EXABYTE) {
+    throw_error<c10::OutOfMemoryError>("CUDA out of memory. Tried to allocate more than 1EB memory.");
+  }
   DeviceIndex device = current_device();
   void* address = nullptr;
   if (bytes != 0) {
@@ -171,7 +172,9 @@ void Allocator::give_back(void* address) {
     return;
   }
   std::optional<Block> block = blocks_.remove(id);
-  TORCH_CHECK(block.has_value(), "invalid device pointer: ", address);
+  if (!block) {
+    throw_error("invalid device pointer: " + text_of(address));
+  }
   trace_free(address);
   Device& device = devices_[block->device];
   Context context = device.history.gather(History::Level::ALL);
@@ -286,7 +289,9 @@ void* Allocator::getBaseAllocation(void* address, size_t* size) {
   }
   uint64_t start = 0, bytes = 0;
   int32_t device = 0;
-  TORCH_CHECK(core->find(id, &start, &bytes, &device) == GLAKE_OK, "invalid device pointer: ", address);
+  if (core->find(id, &start, &bytes, &device) != GLAKE_OK) {
+    throw_error("invalid device pointer: " + text_of(address));
+  }
   if (size != nullptr) {
     *size = bytes;
   }

@@ -1,8 +1,5 @@
 // When memory is short: what else may be given back, and the error if it does not suffice.
-#include <dlfcn.h>
-#include <unistd.h>
-
-#include <sstream>
+#include <cstdio>
 
 #include "allocator.h"
 #include "process_memory.h"
@@ -13,19 +10,15 @@ namespace {
 
 // As torch prints sizes in this message; tools read it.
 std::string format_size(uint64_t bytes) {
-  std::ostringstream out;
-  out.precision(2);
-  out << std::fixed;
-  if (bytes <= 1024) {
-    out << bytes << " bytes";
-  } else if (bytes <= 1ull << 20) {
-    out << static_cast<double>(bytes) / 1024.0 << " KiB";
-  } else if (bytes <= 1ull << 30) {
-    out << static_cast<double>(bytes) / 1048576.0 << " MiB";
-  } else {
-    out << static_cast<double>(bytes) / 1073741824.0 << " GiB";
+  constexpr uint64_t KIB = 1u << 10, MIB = 1u << 20, GIB = 1u << 30;
+  if (bytes <= KIB) {
+    return std::to_string(bytes) + " bytes";
   }
-  return out.str();
+  uint64_t unit = bytes <= MIB ? KIB : bytes <= GIB ? MIB : GIB;
+  const char* name = unit == KIB ? "KiB" : unit == MIB ? "MiB" : "GiB";
+  char text[48];
+  std::snprintf(text, sizeof text, "%.2f %s", static_cast<double>(bytes) / static_cast<double>(unit), name);
+  return text;
 }
 
 std::string process_words(DeviceIndex device) {
@@ -79,26 +72,12 @@ void Allocator::raise_out_of_memory(Device& device, size_t bytes, cudaStream_t s
     observer(device.index, bytes, allowed != 0 ? allowed : total, free);
   }
   uint64_t idle = reserved > allocated ? reserved - allocated : 0;
-  TORCH_CHECK_WITH(
-      OutOfMemoryError,
-      false,
-      "CUDA out of memory. Tried to allocate ",
-      format_size(bytes),
-      ". GPU ",
-      static_cast<int>(device.index),
-      " has a total capacity of ",
-      format_size(total),
-      " of which ",
-      format_size(free),
-      " is free. ",
-      process_words(device.index),
-      allowed != 0 ? format_size(allowed) + " allowed; " : std::string(),
-      "Of the allocated memory ",
-      format_size(allocated),
-      " is allocated by PyTorch, and ",
-      format_size(idle),
-      " is reserved by PyTorch but unallocated. GLake: ",
-      reason);
+  throw_error<c10::OutOfMemoryError>(
+      "CUDA out of memory. Tried to allocate " + format_size(bytes) + ". GPU " + std::to_string(device.index) +
+      " has a total capacity of " + format_size(total) + " of which " + format_size(free) + " is free. " +
+      process_words(device.index) + (allowed != 0 ? format_size(allowed) + " allowed; " : "") + "Of the allocated memory " +
+      format_size(allocated) + " is allocated by PyTorch, and " + format_size(idle) +
+      " is reserved by PyTorch but unallocated. GLake: " + reason);
 }
 
 } // namespace glake

@@ -15,6 +15,9 @@
 #include <c10/util/ApproximateClock.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <cstdio>
+#include <string>
+
 #ifndef GLAKE_TORCH
 #error "GLAKE_TORCH is not set: major * 100 + minor of torch, such as 211"
 #endif
@@ -37,6 +40,19 @@ using PoolAllocator = std::shared_ptr<CUDAAllocator>;
 #else
 using PoolAllocator = CUDAAllocator*;
 #endif
+
+// torch's exceptions with a text of one piece. Not TORCH_CHECK with several: it formats by iostreams, and a compiler may bring its own copy of
+// the C++ library into this one, whose streams are not set up (seen with a GCC built for static linking).
+template <typename Error = c10::Error>
+[[noreturn]] void throw_error(const std::string& text) {
+  throw Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text);
+}
+
+inline std::string text_of(const void* address) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", address);
+  return text;
+}
 
 inline c10::Device cuda_device(DeviceIndex device) {
   return {c10::DeviceType::CUDA, device};
