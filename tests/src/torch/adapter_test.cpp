@@ -73,6 +73,25 @@ cudaStream_t other_stream() {
   return c10::cuda::getStreamFromPool(false, 0).stream();
 }
 
+struct Stack : c10::GatheredContext {
+  int number;
+};
+int gathered = 0;
+std::shared_ptr<c10::GatheredContext> gather() {
+  auto stack = std::make_shared<Stack>();
+  stack->number = ++gathered;
+  return stack;
+}
+
+void history(bool on, size_t entries = 1000) {
+  using alloc::RecordContext;
+#if GLAKE_TORCH >= 211
+  alloc::recordHistory(on, on ? gather : nullptr, entries, on ? RecordContext::ALL : RecordContext::NEVER, false, {});
+#else
+  alloc::recordHistory(on, on ? gather : nullptr, entries, on ? RecordContext::ALL : RecordContext::NEVER, false);
+#endif
+}
+
 void memory_is_glakes_and_comes_back() {
   start();
   {
@@ -161,12 +180,25 @@ void small_and_large_are_told_apart() {
 
 void a_block_freed_while_another_stream_uses_it_stays_active() {
   start();
+  history(true);
   c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, 0);
   {
     c10::DataPtr a = alloc::get()->allocate(8 * MIB);
     alloc::recordStream(a, side);
     stub_events_ready = 0;
   }
+  auto actions = [] {
+    std::vector<alloc::TraceEntry::Action> of_a;
+    auto info = alloc::snapshot();
+    for (const auto& entry : info.device_traces.at(0)) {
+      if (entry.size_ == 8 * MIB && entry.action_ != alloc::TraceEntry::SNAPSHOT) {
+        of_a.push_back(entry.action_);
+      }
+    }
+    return of_a;
+  };
+  using Entry = alloc::TraceEntry;
+  CHECK(actions() == (std::vector<Entry::Action>{Entry::ALLOC, Entry::FREE_REQUESTED}));
   CHECK_EQ(stats().allocated_bytes[0].current, 0);
   CHECK_EQ(stats().active_bytes[0].current, 8 * MIB);
   CHECK_EQ(stats().active[0].current, 1);
@@ -177,6 +209,7 @@ void a_block_freed_while_another_stream_uses_it_stays_active() {
   CHECK_EQ(stats().active_bytes[0].current, 0);
   CHECK_EQ(stats().active[0].current, 0);
   CHECK_EQ(stats().active_bytes[0].peak, 8 * MIB);
+  CHECK(actions() == (std::vector<Entry::Action>{Entry::ALLOC, Entry::FREE_REQUESTED, Entry::FREE_COMPLETED}));
 }
 
 void record_stream_on_the_blocks_own_stream_is_nothing() {
@@ -424,25 +457,6 @@ void a_snapshot_sums_up_to_the_statistics() {
   for (void* block : blocks) {
     alloc::raw_delete(block);
   }
-}
-
-struct Stack : c10::GatheredContext {
-  int number;
-};
-int gathered = 0;
-std::shared_ptr<c10::GatheredContext> gather() {
-  auto stack = std::make_shared<Stack>();
-  stack->number = ++gathered;
-  return stack;
-}
-
-void history(bool on, size_t entries = 1000) {
-  using alloc::RecordContext;
-#if GLAKE_TORCH >= 211
-  alloc::recordHistory(on, on ? gather : nullptr, entries, on ? RecordContext::ALL : RecordContext::NEVER, false, {});
-#else
-  alloc::recordHistory(on, on ? gather : nullptr, entries, on ? RecordContext::ALL : RecordContext::NEVER, false);
-#endif
 }
 
 void history_has_both_sides_in_order_with_stacks() {

@@ -42,6 +42,9 @@ class Outcome:
     missing: Tuple[str, ...] = ()
 
 
+#: Where a GPU's driver shows itself: servers, WSL, Jetson.
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
+
 _state: Optional[Outcome] = None
 _library: Optional[ctypes.CDLL] = None
 
@@ -154,6 +157,9 @@ def _obstacle(torch) -> str:
     """Why GLake stays out of this process; empty if nothing stands against it."""
     if torch.version.cuda is None:
         return "this torch is built without CUDA"
+    # Not by asking CUDA: that would keep this process from forking workers that use it.
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not any(map(os.path.exists, _DRIVERS)):
+        return "no NVIDIA GPU is visible to this process"
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
         return "PYTORCH_NO_CUDA_MEMORY_CACHING is set: every tensor shall be a cudaMalloc of its own"
     if re.search(r"backend\s*:\s*cudaMallocAsync", _settings()):

@@ -59,13 +59,13 @@ void Books::allocated(const Block& block) {
   up(sum_.requested_bytes, small, block.requested);
 }
 
-void Books::freed(const Block& block) {
+void Books::freed(uint64_t address, const Block& block) {
   bool small = block.is_small();
   down(sum_.allocation, small, 1);
   down(sum_.allocated_bytes, small, block.size);
   down(sum_.requested_bytes, small, block.requested);
   if (block.shared) {
-    waiting_.push_back({block.size, small});
+    waiting_.push_back({address, block.size, block.requested, block.stream, small});
     waiting_bytes_ += block.size;
     return;
   }
@@ -95,14 +95,17 @@ void Books::core_holds(uint64_t reserved) {
   core_reserved_ = reserved;
 }
 
-void Books::settle(uint64_t waiting) {
+std::vector<Books::Waiting> Books::settle(uint64_t waiting) {
+  std::vector<Waiting> back;
   while (!waiting_.empty() && waiting_bytes_ > waiting) {
     Waiting first = waiting_.front();
     waiting_.pop_front();
     waiting_bytes_ -= first.size;
     down(sum_.active, first.small, 1);
     down(sum_.active_bytes, first.small, first.size);
+    back.push_back(first);
   }
+  return back;
 }
 
 bool Books::lifts_peak(uint64_t size) const {

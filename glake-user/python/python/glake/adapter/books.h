@@ -16,14 +16,19 @@ class Books {
   void open(const DeviceStats& inner);
 
   void allocated(const Block& block);
-  void freed(const Block& block);
+  void freed(uint64_t address, const Block& block);
 
   // torch's allocator did something: books the difference to what it said before. True if the bytes it holds changed.
   bool absorb(const DeviceStats& inner);
   // What the core holds now, and how much of what was freed still waits for other streams.
   void core_holds(uint64_t reserved);
-  // Blocks that were freed while another stream used them count as active until the core has them back.
-  void settle(uint64_t waiting);
+  // A block that was freed while another stream used it: it counts as active until the core has it back.
+  struct Waiting {
+    uint64_t address, size, requested, stream;
+    bool small;
+  };
+  // The core says that `waiting` bytes are still on their way: those that came back since, oldest first.
+  std::vector<Waiting> settle(uint64_t waiting);
   bool has_waiting() const {
     return !waiting_.empty();
   }
@@ -58,10 +63,6 @@ class Books {
   DeviceStats sum_;
   DeviceStats inner_; // as absorbed last
   uint64_t core_reserved_ = 0;
-  struct Waiting {
-    uint64_t size;
-    bool small;
-  };
   std::deque<Waiting> waiting_; // in the order of their frees
   uint64_t waiting_bytes_ = 0;
   int64_t retries_ = 0, ooms_ = 0;

@@ -175,7 +175,9 @@ void Allocator::settle(Device& device) {
   }
   uint64_t waiting = stats.active.current > stats.allocated.current ? stats.active.current - stats.allocated.current : 0;
   std::lock_guard<std::mutex> lock(device.mutex);
-  device.books.settle(waiting);
+  for (const Books::Waiting& back : device.books.settle(waiting)) {
+    device.history.record(TraceEntry::FREE_COMPLETED, device.index, back.address, back.requested, back.stream, nullptr);
+  }
 }
 
 void Allocator::enablePeerAccess(DeviceIndex user, DeviceIndex owner) {

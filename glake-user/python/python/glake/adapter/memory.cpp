@@ -188,7 +188,7 @@ void Allocator::give_back(void* address) {
       device.history.record(
           TraceEntry::FREE_COMPLETED, device.index, id, block->requested, block->stream, context ? context : block->context);
     }
-    device.books.freed(*block);
+    device.books.freed(id, *block);
     allocated = device.books.allocated_bytes();
     reserved = device.books.reserved_bytes();
     queue = device.routes.is_capturing();

@@ -55,6 +55,7 @@ torch_alloc::SnapshotInfo Allocator::snapshot(Pool pool) {
     return info; // a pool is torch's whole
   }
   for (size_t i = 0; i < count_; ++i) {
+    settle(devices_[i]);
     append_segments(devices_[i], info);
     if (include_traces) {
       append_trace(devices_[i], info);
