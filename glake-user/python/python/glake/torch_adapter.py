@@ -12,9 +12,7 @@ import contextlib
 import ctypes
 import os
 import re
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Iterator, Optional, Tuple
 
 from . import _core, torch_build
@@ -203,5 +201,6 @@ def describe() -> str:
 
 
 if __name__ == "__main__":  # python -m glake.torch_adapter: build it now, so that no job has to
-    print(install(), file=sys.stderr)
-    print(Path(torch_build.folder()))
+    install()
+    print(describe())
+    print(f"built adapters lie in {torch_build.folder()}")
