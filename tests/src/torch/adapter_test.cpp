@@ -430,6 +430,27 @@ void a_pool_that_is_short_gets_what_glake_holds_unused() {
   alloc::raw_delete(pooled);
 }
 
+void a_pool_meant_as_last_resort_is_one() {
+  start();
+  plain_core_capacity(64 * MIB);
+  Pool pool{0, 12};
+  alloc::createOrIncrefPool(0, pool);
+#if GLAKE_TORCH >= 211
+  alloc::setUseOnOOM(0, pool, true);
+#else
+  alloc::setUseOnOOM(0, pool);
+#endif
+  alloc::beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
+  alloc::raw_delete(alloc::raw_alloc(200 * MIB));
+  alloc::endAllocateToPool(0, pool);
+  int mallocs = stub_mallocs;
+  stub_total = stub_used; // the device has nothing beside
+  void* saved = alloc::raw_alloc(200 * MIB);
+  CHECK_EQ(stub_mallocs, mallocs);
+  CHECK(!out_of_memory(200 * MIB).empty());
+  alloc::raw_delete(saved);
+}
+
 void a_snapshot_sums_up_to_the_statistics() {
   start();
   std::vector<void*> blocks;
@@ -699,6 +720,7 @@ const std::map<std::string, void (*)()> CASES = {
     CASE(callbacks_are_asked_before_an_allocation_fails),
     CASE(one_fraction_holds_for_both_allocators),
     CASE(a_pool_that_is_short_gets_what_glake_holds_unused),
+    CASE(a_pool_meant_as_last_resort_is_one),
     CASE(a_snapshot_sums_up_to_the_statistics),
     CASE(history_has_both_sides_in_order_with_stacks),
     CASE(the_history_keeps_the_newest_entries),

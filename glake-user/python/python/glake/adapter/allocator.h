@@ -99,6 +99,7 @@ class Allocator final : public CUDAAllocator {
   void* take(size_t bytes, DeviceIndex device, cudaStream_t stream);
   // The core's memory, or nullopt where torch's allocator shall serve this one. Throws OutOfMemoryError.
   std::optional<uint64_t> take_from_core(Device& device, size_t bytes, cudaStream_t stream);
+  std::optional<uint64_t> take_last_resort(Device& device, size_t bytes, cudaStream_t stream);
   void* take_from_inner(Device* device, size_t bytes, cudaStream_t stream);
   bool prepare(Device& device);
   bool open(Device& device);
@@ -128,6 +129,7 @@ class Allocator final : public CUDAAllocator {
   CUDAAllocator* const inner_;
   std::atomic<int> away_{0}; // reasons to leave new memory to torch's allocator
   std::atomic<bool> enabled_{true};
+  std::atomic<bool> last_resort_{false}; // the program has a MemPool that others may use before they run out of memory
   std::atomic<size_t> count_{0};
   std::array<Device, MOST_DEVICES> devices_;
   Blocks blocks_;

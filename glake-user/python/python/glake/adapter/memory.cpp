@@ -81,9 +81,27 @@ std::optional<uint64_t> Allocator::take_from_core(Device& device, size_t bytes, 
     }
     std::string reason = last_error();
     if (retried) {
+      if (std::optional<uint64_t> found = take_last_resort(device, bytes, stream)) {
+        return found;
+      }
       raise_out_of_memory(device, bytes, stream, reason);
     }
     relieve(device);
+  }
+}
+
+// Only torch's allocator knows the pools that may be used then.
+std::optional<uint64_t> Allocator::take_last_resort(Device& device, size_t bytes, cudaStream_t stream) {
+  if (!last_resort_) {
+    return std::nullopt;
+  }
+  try {
+    limit_inner(device);
+    void* address = inner_->raw_alloc_with_stream(bytes, stream);
+    absorb_inner(device);
+    return id_of(address);
+  } catch (const c10::OutOfMemoryError&) {
+    return std::nullopt; // the error to come tells of both sides
   }
 }
 

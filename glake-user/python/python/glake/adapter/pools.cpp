@@ -35,10 +35,12 @@ void Allocator::createOrIncrefPool(DeviceIndex index, Pool pool, PoolAllocator a
 
 #if GLAKE_TORCH >= 211
 void Allocator::setUseOnOOM(DeviceIndex index, Pool pool, bool use) {
+  last_resort_ = last_resort_ || use;
   inner_->setUseOnOOM(index, pool, use);
 }
 #else
 void Allocator::setUseOnOOM(DeviceIndex index, Pool pool) {
+  last_resort_ = true;
   inner_->setUseOnOOM(index, pool);
 }
 #endif
