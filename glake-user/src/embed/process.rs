@@ -43,7 +43,6 @@ impl Process {
     pub fn get() -> &'static Process {
         static PROCESS: OnceLock<Process> = OnceLock::new();
         PROCESS.get_or_init(|| {
-            process::watch_forks();
             let config = Config::from_environment(|name| std::env::var(name).ok()).unwrap_or_else(|e| {
                 let remedy = e.remedy_text().unwrap_or_default();
                 say::say_once("options", &format!("{}; {remedy}; the defaults hold", e.chain()));
@@ -100,6 +99,8 @@ impl Process {
     }
 
     fn make(&self, ordinal: u32) -> Result<Opened> {
+        // Only now: a child forked before there was a heap may use CUDA, and heaps of its own.
+        process::watch_forks();
         let heap = Arc::new(Heap::new(device(ordinal)?, self.config().options)?);
         let reclaimer = Reclaimer::start(&heap)?;
         // The driver is up by now, so this runs before it goes down.

@@ -587,6 +587,19 @@ void a_forked_child_touches_nothing() {
   CHECK_EQ(stats().allocated_bytes[0].current, MIB);
 }
 
+void a_child_forked_before_any_memory_has_glake_for_itself() {
+  install();
+  pid_t child = fork();
+  if (child == 0) {
+    alloc::init(1);
+    void* p = alloc::raw_alloc(MIB);
+    _exit(plain_core()->owns(reinterpret_cast<uint64_t>(p)) != 0 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 void the_self_test_passes() {
   CHECK_EQ(glake_torch_selftest(), 0);
 }
@@ -728,6 +741,7 @@ const std::map<std::string, void (*)()> CASES = {
     CASE(after_a_retreat_new_memory_is_torchs_and_old_comes_back),
     CASE(a_pause_sends_new_memory_to_torch_until_it_ends),
     CASE(a_forked_child_touches_nothing),
+    CASE(a_child_forked_before_any_memory_has_glake_for_itself),
     CASE(the_self_test_passes),
     CASE(uncached_allocation_keeps_glake_out),
     CASE(many_threads_leave_the_books_even),

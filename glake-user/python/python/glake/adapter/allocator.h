@@ -20,6 +20,8 @@ class Allocator final : public CUDAAllocator {
   // The same until it is called with false, as often as with true.
   void pause(bool on);
   static void drop(void* address); // the deleter
+  // Whether a child forked now would hold memory of this process. Forked before, it may use CUDA, and GLake, for itself.
+  bool has_heaps() const;
 
   // Memory (memory.cpp).
   c10::DataPtr allocate(size_t bytes) override;

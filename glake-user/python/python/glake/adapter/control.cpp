@@ -29,6 +29,15 @@ void Allocator::init(int devices) {
   }
 }
 
+bool Allocator::has_heaps() const {
+  for (const Device& device : devices_) {
+    if (device.heap == Device::Heap::OPEN) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Allocator::initialized() {
   return inner_->initialized();
 }

@@ -11,7 +11,7 @@ namespace glake {
 // Set once, before anything else runs; the core lives as long as the process.
 extern const glake_api* core;
 
-// A forked child has no CUDA context: there the adapter touches nothing of GLake's.
+// Forked from a process that had GLake's memory: CUDA does not work in such a child, and there the adapter touches nothing of GLake's.
 extern std::atomic<bool> forked;
 
 inline std::string last_error() {

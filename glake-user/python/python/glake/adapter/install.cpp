@@ -55,7 +55,7 @@ extern "C" int glake_torch_install(const glake_api* api, char* why, size_t n) {
     }
     allocator->init(devices);
   }
-  pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  pthread_atfork(nullptr, nullptr, [] { forked = forked || installed->has_heaps(); });
   installed = allocator;
   torch_alloc::allocator.store(allocator);
   // The second place torch keeps it (torch.accelerator); a priority of its own only where the plain one is refused.
