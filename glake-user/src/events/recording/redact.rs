@@ -21,11 +21,36 @@ impl Redactor {
     pub fn sample(&mut self, sample: &mut Sample) {
         for owner in sample.owners.iter_mut().flatten() {
             if let Owner::Task { comm, .. } = &mut owner.owner {
-                *comm = format!("comm-{}", self.number("comm", comm));
+                self.comm(comm);
             }
-            if let Some(path) = &mut owner.cgroup_path {
-                *path = path.split('/').map(|part| self.cgroup_part(part)).collect::<Vec<_>>().join("/");
+            self.path(&mut owner.cgroup_path);
+        }
+        if let Some(uvm) = &mut sample.uvm {
+            uvm.gpus.iter_mut().for_each(|gpu| self.uuid(&mut gpu.uuid));
+            for space in &mut uvm.spaces {
+                self.uuid(&mut space.uuid);
+                self.comm(&mut space.comm);
+                self.path(&mut space.cgroup_path);
             }
+        }
+    }
+
+    fn comm(&mut self, comm: &mut String) {
+        if !comm.is_empty() {
+            *comm = format!("comm-{}", self.number("comm", comm));
+        }
+    }
+
+    fn path(&mut self, path: &mut Option<String>) {
+        if let Some(path) = path {
+            *path = path.split('/').map(|part| self.cgroup_part(part)).collect::<Vec<_>>().join("/");
+        }
+    }
+
+    /// The same stand-in as in the host's facts.
+    fn uuid(&mut self, uuid: &mut Option<String>) {
+        if let Some(uuid) = uuid {
+            *uuid = format!("GPU-{}", self.number("GPU", uuid));
         }
     }
 

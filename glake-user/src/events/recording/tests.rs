@@ -243,6 +243,14 @@ fn redaction_hides_names_and_keeps_who_is_who() {
     let mut other = a.owners.as_ref().unwrap()[0].clone();
     other.owner = Owner::Task { tgid: 8, comm: "another".into(), cgroup: 3 };
     a.owners.as_mut().unwrap().push(other);
+    let space = UvmSpace {
+        comm: "secret".into(),
+        cgroup_path: Some("/secret".into()),
+        uuid: Some("GPU-secret".into()),
+        ..UvmSpace::default()
+    };
+    let gpu = UvmGpu { uuid: Some("GPU-secret".into()), ..UvmGpu::default() };
+    a.uvm = Some(Uvm { gpus: vec![gpu], spaces: vec![space] });
     let (mut b, mut event) = (a.clone(), xid(2));
     redactor.sample(&mut a);
     redactor.sample(&mut b);
