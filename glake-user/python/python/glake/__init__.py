@@ -80,7 +80,11 @@ def _begin() -> State:
         from . import torch_adapter
     except ImportError as error:
         return State("off", "none", f"torch cannot be imported: {error}", ())
-    outcome = torch_adapter.install()
+    try:
+        outcome = torch_adapter.install()
+    except Exception as error:  # noqa: BLE001  (an odd torch is no reason for the program to end)
+        _core.fell_back(f"the torch adapter failed: {type(error).__name__}: {error}")
+        return State("off", "none", f"the torch adapter failed: {type(error).__name__}: {error}", ())
     if outcome.how == "off":
         return State("off", "none", outcome.why, ())
     return State("on", outcome.how, outcome.why, tuple(outcome.missing))
