@@ -109,19 +109,16 @@ void Allocator::book(Device& device, uint64_t address, Block block) {
   uint64_t size = block.size, requested = block.requested, stream = block.stream;
   uint64_t held = core->reserved(device.index);
   int64_t allocated, reserved;
-  bool asks = false;
-  {
-    std::lock_guard<std::mutex> lock(device.mutex);
-    asks = device.books.has_waiting() && device.books.lifts_peak(size);
-  }
-  if (C10_UNLIKELY(asks)) {
-    settle(device);
-  }
   if (C10_UNLIKELY(device.inner_moved.load(std::memory_order_relaxed))) {
     absorb_inner(device);
   }
   {
-    std::lock_guard<std::mutex> lock(device.mutex);
+    std::unique_lock<std::mutex> lock(device.mutex);
+    if (C10_UNLIKELY(device.books.has_waiting() && device.books.lifts_peak(size))) {
+      lock.unlock();
+      settle(device);
+      lock.lock();
+    }
     device.books.core_holds(held);
     device.books.allocated(block);
     device.history.record(TraceEntry::ALLOC, device.index, address, requested, stream, block.context);
