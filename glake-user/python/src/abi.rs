@@ -1,4 +1,4 @@
-//! The C ABI: the table of `adapter/glake_api.h`, and the two functions of torch's pluggable allocator.
+//! The C ABI: the table of `adapter/glake_api.h`.
 //!
 //! Every function catches a panic, turns an error into a status and keeps its text for `last_error` of the same thread.
 
@@ -14,7 +14,7 @@ use glake::stitch::map::Use;
 use glake::stitch::{self, stats::Level};
 
 /// A `glake_status`.
-type Status = u32;
+pub(crate) type Status = u32;
 const OK: Status = 0;
 const OUT_OF_MEMORY: Status = 1;
 const MISUSE: Status = 2;
@@ -139,7 +139,7 @@ thread_local! {
 }
 
 /// Runs `work`; what goes wrong becomes a status and this thread's text.
-fn answer(work: impl FnOnce() -> Result<()>) -> Status {
+pub(crate) fn answer(work: impl FnOnce() -> Result<()>) -> Status {
     let (status, text) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return OK,
         Ok(Err(e)) => (status_of(&e), text_of(&e)),
@@ -171,7 +171,7 @@ fn text_of(e: &Error) -> String {
 }
 
 /// A device's number as the core has it.
-fn ordinal(device: i32) -> Result<u32> {
+pub(crate) fn ordinal(device: i32) -> Result<u32> {
     u32::try_from(device).map_err(|_| Error::new(Kind::BadInput, format!("GPU {device}")))
 }
 
@@ -465,26 +465,7 @@ extern "C" fn reserved(device: i32) -> u64 {
     u32::try_from(device).map_or(0, |device| Process::get().reserved(device))
 }
 
-/// torch's pluggable allocator: memory, or null where there is none (torch has no other way to be told).
-#[unsafe(no_mangle)]
-pub extern "C" fn glake_malloc(size: isize, device: i32, stream: *mut c_void) -> *mut c_void {
-    let mut address = 0_u64;
-    // SAFETY: two valid places, one of them left out.
-    let status = unsafe {
-        allocate(device, size.max(0) as u64, stream as u64, &raw mut address, std::ptr::null_mut())
-    };
-    if status != OK {
-        let why = LAST.try_with(|last| last.borrow().clone()).unwrap_or_default();
-        embed::say_once("pluggable-oom", &why);
-    }
-    address as *mut c_void
-}
-
-/// The other half of [`glake_malloc`].
-#[unsafe(no_mangle)]
-pub extern "C" fn glake_free(address: *mut c_void, _size: isize, device: i32, stream: *mut c_void) {
-    if !address.is_null() && free(device, address as u64, stream as u64) != OK {
-        let why = LAST.try_with(|last| last.borrow().clone()).unwrap_or_default();
-        embed::say_once("pluggable-free", &why);
-    }
+/// The text of this thread's last failure.
+pub(crate) fn last_text() -> String {
+    LAST.try_with(|last| last.borrow().clone()).unwrap_or_default()
 }

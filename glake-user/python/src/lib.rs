@@ -1,6 +1,7 @@
 //! `glake._core`: the allocator of this process for Python, and GLake's command line. `glake/__init__.py` is what people import.
 
 mod abi;
+mod pluggable;
 
 use glake::embed::{self, Process};
 use glake::error::{Error, Kind};

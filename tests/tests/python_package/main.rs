@@ -257,6 +257,30 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), free(0, at, 0))
 }
 
 #[test]
+fn the_plain_interface_s_functions_serve_wait_for_other_streams_and_give_back() {
+    let script = "
+import ctypes, glake
+from glake import _core
+lib = ctypes.CDLL(_core.__file__)
+size, at = ctypes.c_ssize_t, ctypes.c_void_p
+lib.glake_malloc.restype, lib.glake_malloc.argtypes = at, (size, ctypes.c_int, at)
+lib.glake_free.restype, lib.glake_free.argtypes = None, (at, size, ctypes.c_int, at)
+lib.glake_record_stream.argtypes = (at, at)
+block = lib.glake_malloc(100 << 20, 0, None)
+lib.glake_record_stream(block, None)
+lib.glake_free(block, 100 << 20, 0, None)
+lib.glake_free(None, 0, 0, None)
+held = glake.get_memory_stats(0)['reserved']['current']
+lib.glake_empty_cache()
+print(block > 0, held > 0, glake.get_memory_stats(0)['reserved']['current'], lib.glake_malloc(1 << 50, 0, None))
+lib.glake_record_stream(0x1000, None)
+";
+    let Some(ran) = says(script, &[]) else { return };
+    assert_eq!(ran.stdout.trim(), "True True 0 None", "{}", ran.stderr);
+    assert!(ran.stderr.contains("0x1000 is in no heap of GLake"), "{}", ran.stderr);
+}
+
+#[test]
 fn disabled_is_above_everything() {
     let script = format!("{TABLE}\nimport glake\nprint(glake.init().mode, f('open', i32, i32)(0))");
     let Some(ran) = says(&script, &[("GLAKE_DISABLE", "1"), ("GLAKE_MODE", "on")]) else { return };

@@ -8,8 +8,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("glake-user/src/sys/", "the room of system calls and foreign memory"),
     ("glake-ebpf/src/", "every access to kernel memory is unsafe there"),
     ("glake-common/src/lib.rs", "the promise that shared records are plain bytes"),
-    ("preload/src/", "a C ABI"),
-    ("python/src/", "a C ABI"),
+    ("glake-user/preload/src/", "a C ABI"),
+    ("glake-user/python/src/", "a C ABI"),
     ("tests/", "test programs that call the kernel directly"),
 ];
 
