@@ -88,9 +88,8 @@ impl Torch {
         ]
     }
 
-    /// Builds the cases with the adapter, this torch's allocator and a CUDA runtime of host memory: a program, or a library.
-    fn build(&self, folder: &Path, kind: &[&str]) -> Result<PathBuf, String> {
-        let source = |name: &str| checkout().join("tests/src/torch").join(name).display().to_string();
+    /// A CUDA runtime of host memory under the name this torch asks for.
+    fn runtime(&self, folder: &Path) -> Result<PathBuf, String> {
         let runtime = folder.join(format!("libcudart.so.{}", self.runtime));
         let versions = folder.join("versions");
         let node = format!("libcudart.so.{} {{ global: *; }};\n", self.runtime);
@@ -99,7 +98,12 @@ impl Torch {
         make.push(format!("-Wl,-soname,libcudart.so.{}", self.runtime));
         make.push(format!("-Wl,--version-script={}", versions.display()));
         make.extend(["-o".to_owned(), runtime.display().to_string(), source("cudart.c")]);
-        run("gcc", &make)?;
+        run("gcc", &make).map(|_| runtime)
+    }
+
+    /// Builds the cases with the adapter, this torch's allocator and a CUDA runtime of host memory: a program, or a library.
+    fn build(&self, folder: &Path, kind: &[&str]) -> Result<PathBuf, String> {
+        let runtime = self.runtime(folder)?;
         let program = folder.join("adapter_test");
         let libraries = self.root.join("torch/lib");
         let mut make = self.flags();
@@ -116,6 +120,10 @@ impl Torch {
         run("g++", &make)?;
         Ok(program)
     }
+}
+
+fn source(name: &str) -> String {
+    checkout().join("tests/src/torch").join(name).display().to_string()
 }
 
 fn adapter() -> PathBuf {
@@ -205,6 +213,96 @@ fn glakes_core_serves_under_torchs_rules() {
         .output()
         .expect("python3");
     assert!(out.status.success(), "{}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+}
+
+/// A home for Python processes that find the package and a torch of a few lines; see `fake_torch.py`.
+struct Home {
+    folder: tempfile::TempDir,
+    runtime: PathBuf,
+    cuda: PathBuf,
+}
+
+impl Home {
+    fn make() -> Result<Home, String> {
+        let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+        let (declared, wheel, runtime) = TORCHES[TORCHES.len() - 1];
+        let torch = Torch::get(declared, wheel, runtime)?;
+        package(folder.path())?;
+        let home = folder.path().join("torch");
+        std::fs::create_dir(&home).map_err(|e| e.to_string())?;
+        std::fs::copy(source("fake_torch.py"), home.join("__init__.py")).map_err(|e| e.to_string())?;
+        for part in ["include", "lib"] {
+            let from =
+                std::fs::canonicalize(torch.root.join("torch").join(part)).map_err(|e| e.to_string())?;
+            std::os::unix::fs::symlink(from, home.join(part)).map_err(|e| e.to_string())?;
+        }
+        let lib = folder.path().join("lib");
+        std::fs::create_dir(&lib).map_err(|e| e.to_string())?;
+        let runtime = torch.runtime(&lib)?;
+        let include =
+            std::fs::canonicalize(torch.cuda.join("nvidia/cu13/include")).map_err(|e| e.to_string())?;
+        std::os::unix::fs::symlink(include, folder.path().join("include")).map_err(|e| e.to_string())?;
+        let cuda = folder.path().to_owned();
+        Ok(Home { folder, runtime, cuda })
+    }
+
+    /// A process that installs the adapter and prints the outcome.
+    fn python(&self, cache: &str, compiler: &str) -> Command {
+        let mut python = Command::new("timeout");
+        let script =
+            "import torch\nfrom glake import torch_adapter as t\no = t.install()\nprint(o.how, o.why)";
+        python.args(["300", "python3", "-c", script]);
+        python.env("PYTHONPATH", self.folder.path()).env("GLAKE_DEVICE", "host").env("GLAKE_MODE", "on");
+        python.env("TEST_TORCH", TORCHES[TORCHES.len() - 1].1).env("TEST_CUDART", &self.runtime);
+        python.env("CUDA_HOME", &self.cuda).env("CXX", compiler);
+        python.env("GLAKE_TORCH_CACHE", self.folder.path().join(cache));
+        python
+    }
+
+    fn says(&self, cache: &str, compiler: &str) -> String {
+        let out = self.python(cache, compiler).output().expect("python3");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+}
+
+#[test]
+fn ranks_that_start_together_build_the_adapter_once_and_a_bad_compiler_leaves_torch_alone() {
+    if let Some(reason) = obstacle() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let home = match Home::make() {
+        Ok(home) => home,
+        Err(reason) => {
+            eprintln!("skipped: torch or the package's builder cannot be fetched: {reason}");
+            return;
+        }
+    };
+    let (log, compiler) = (home.folder.path().join("log"), home.folder.path().join("compiler"));
+    let wrapper = format!("#!/bin/sh\necho x >> {}\nexec g++ \"$@\"\n", log.display());
+    std::fs::write(&compiler, wrapper).expect("a compiler");
+    run("chmod", &words(&["755", &compiler.display().to_string()])).expect("chmod");
+    let compiler = compiler.display().to_string();
+    let ranks: Vec<_> = (0..3)
+        .map(|_| {
+            home.python("cache", &compiler).stdout(std::process::Stdio::piped()).spawn().expect("python3")
+        })
+        .collect();
+    for rank in ranks {
+        let out = rank.wait_with_output().expect("its end");
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "adapter torch 2.11.0\n");
+    }
+    assert_eq!(std::fs::read_to_string(&log).expect("the log"), "x\n", "built more than once");
+    assert_eq!(home.says("cache", &compiler), "adapter torch 2.11.0\n");
+    assert_eq!(std::fs::read_to_string(&log).expect("the log"), "x\n", "built again");
+
+    let said = home.says("other", "/bin/false");
+    assert!(said.starts_with("off the adapter does not compile here, see "), "{said}");
+    std::fs::create_dir(home.folder.path().join("open")).expect("a folder");
+    run("chmod", &words(&["777", &home.folder.path().join("open").display().to_string()])).expect("chmod");
+    let said = home.says("open", &compiler);
+    assert!(said.starts_with("off no folder for the built adapter"), "{said}");
 }
 
 #[test]
