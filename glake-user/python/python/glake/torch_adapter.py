@@ -2,8 +2,8 @@
 
 Three outcomes. "adapter": a C++ class in torch's own place; every call of ``torch.cuda.memory`` goes on working. "off": torch as it was,
 with the reason. "pluggable": torch's plain interface for foreign allocators. It needs no compiler and is taken only on request
-(``GLAKE_TORCH=pluggable``), because torch connects too little to it: ``record_stream`` does nothing there, and a program that relies on
-it computes wrong results (29 of 30 rounds of a race did on an H200).
+(``GLAKE_TORCH=pluggable``), because most of ``torch.cuda.memory`` raises there, graphs with pools fail, and ``record_stream`` does nothing
+unless it is connected, as is done here: without that, 29 of 30 rounds of a race computed wrong results on an H200.
 """
 
 from __future__ import annotations
