@@ -3,10 +3,12 @@
 use super::exit;
 use super::out;
 use crate::error::{Error, Kind, Result};
+use crate::events::heaps::{HeapGpu, Heaps, Lookout};
 use crate::host::gpus;
 use crate::host::holders::{self, Holder, Holders, Node, Stuck};
 use crate::host::inventory::{Gpu, Inventory};
 use crate::host::workload::Workload;
+use crate::units::bytes;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write;
@@ -44,14 +46,28 @@ pub(super) fn run(args: Args) -> Result<u8> {
         None => host.gpus.iter().enumerate().collect(),
     };
     let found = holders::look(root);
-    let text = if args.json {
-        format!("{}\n", to_json(&chosen, &found, &host))
-    } else {
-        to_text(&chosen, &found, &host)
-    };
+    let seen = Seen { found: &found, heaps: &Lookout::default().look(root, 0), host: &host };
+    let text = if args.json { format!("{}\n", to_json(&chosen, &seen)) } else { to_text(&chosen, &seen) };
     let mut out = out::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(out::failed)?;
     Ok(if found.refused > 0 || !found.whole_host { exit::DEGRADED } else { exit::OK })
+}
+
+/// What the answer is made of.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    found: &'a Holders,
+    heaps: &'a Heaps,
+    host: &'a Inventory,
+}
+
+impl<'a> Seen<'a> {
+    /// What GLake's allocator in the process holds on this GPU, as it says.
+    fn heap(&self, holder: &Holder, gpu: &Gpu) -> Option<&'a HeapGpu> {
+        let mut all = self.heaps.processes.iter().filter(|p| !p.silent);
+        let said = &all.find(|p| i32::try_from(p.pid) == Ok(holder.pid))?.said;
+        said.gpus.iter().find(|heap| heap.pci.as_deref() == Some(gpu.pci.as_str()))
+    }
 }
 
 /// Those with this GPU's node open.
@@ -65,19 +81,15 @@ fn workload(holder: &Holder, host: &Inventory) -> Option<String> {
     (title != "other").then_some(title)
 }
 
-fn to_text(chosen: &[(usize, &Gpu)], found: &Holders, host: &Inventory) -> String {
+fn to_text(chosen: &[(usize, &Gpu)], seen: &Seen<'_>) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_text(&mut out, chosen, found, host);
+    let _ = write_text(&mut out, chosen, seen);
     out
 }
 
-fn write_text(
-    out: &mut String,
-    chosen: &[(usize, &Gpu)],
-    found: &Holders,
-    host: &Inventory,
-) -> std::fmt::Result {
+fn write_text(out: &mut String, chosen: &[(usize, &Gpu)], seen: &Seen<'_>) -> std::fmt::Result {
+    let found = seen.found;
     for (index, gpu) in chosen {
         let model = gpu.model.as_deref().unwrap_or("model unknown");
         let uuid = gpu.uuid.as_deref().unwrap_or("UUID unknown (the GPU was not used yet)");
@@ -93,7 +105,7 @@ fn write_text(
             }
         }
         for h in &holding {
-            writeln!(out, "  {}", holder_line(h, host))?;
+            writeln!(out, "  {}", holder_line(h, gpu, seen))?;
         }
         let mine: Vec<&Stuck> = found.stuck.iter().filter(|s| concerns(s, &holding, found)).collect();
         stuck_lines(out, &mine)?;
@@ -122,7 +134,7 @@ fn concerns(stuck: &Stuck, holding: &[&Holder], found: &Holders) -> bool {
     !holds_any || holding.iter().any(|h| h.pid == stuck.pid)
 }
 
-fn holder_line(h: &Holder, host: &Inventory) -> String {
+fn holder_line(h: &Holder, gpu: &Gpu, seen: &Seen<'_>) -> String {
     let mut line = format!("pid {:<8} {:<16}", h.pid, h.comm);
     // Writing to a String cannot fail.
     let _ = write!(line, " state {}", h.state.unwrap_or('?'));
@@ -134,7 +146,11 @@ fn holder_line(h: &Holder, host: &Inventory) -> String {
     }
     let nodes: Vec<String> = h.nodes.iter().map(|(n, count)| format!("{n} x{count}")).collect();
     let _ = write!(line, "  {}", nodes.join(", "));
-    if let Some(title) = workload(h, host) {
+    if let Some(heap) = seen.heap(h, gpu) {
+        let (allocated, reserved) = (bytes(heap.allocated_bytes), bytes(heap.reserved_bytes));
+        let _ = write!(line, "  GLake: {allocated} allocated of {reserved} reserved");
+    }
+    if let Some(title) = workload(h, seen.host) {
         let _ = write!(line, "  {title}");
     }
     if let Some(cgroup) = &h.cgroup {
@@ -180,7 +196,8 @@ fn meaning(s: &Stuck) -> Option<&'static str> {
         .then_some("UVM waits for the GPU to answer: if it stays so, the GPU hangs; see glake events")
 }
 
-fn to_json(chosen: &[(usize, &Gpu)], found: &Holders, host: &Inventory) -> Value {
+fn to_json(chosen: &[(usize, &Gpu)], seen: &Seen<'_>) -> Value {
+    let found = seen.found;
     let gpus: Vec<Value> = chosen
         .iter()
         .map(|(index, gpu)| {
@@ -195,7 +212,7 @@ fn to_json(chosen: &[(usize, &Gpu)], found: &Holders, host: &Inventory) -> Value
                 })
                 .collect();
             json!({"gpu": index, "pci": gpu.pci, "UUID": gpu.uuid, "model": gpu.model, "minor": gpu.minor,
-                   "holders": gpu.minor.map(|_| holding.iter().map(|h| holder_json(h, host)).collect::<Vec<_>>()),
+                   "holders": gpu.minor.map(|_| holding.iter().map(|h| holder_json(h, gpu, seen)).collect::<Vec<_>>()),
                    "stuck": stuck, "memory_without_process_bytes": Value::Null})
         })
         .collect();
@@ -203,17 +220,18 @@ fn to_json(chosen: &[(usize, &Gpu)], found: &Holders, host: &Inventory) -> Value
            "processes_refused": found.refused, "whole_host": found.whole_host})
 }
 
-fn holder_json(h: &Holder, host: &Inventory) -> Value {
+fn holder_json(h: &Holder, gpu: &Gpu, seen: &Seen<'_>) -> Value {
     let nodes: serde_json::Map<String, Value> =
         h.nodes.iter().map(|(n, count)| (n.to_string(), json!(count))).collect();
     json!({"pid": h.pid, "inner_pid": h.inner_pid, "comm": h.comm, "uid": h.uid,
-           "state": h.state.map(|s| s.to_string()), "cgroup": h.cgroup, "workload": workload(h, host),
-           "open": nodes})
+           "state": h.state.map(|s| s.to_string()), "cgroup": h.cgroup, "workload": workload(h, seen.host),
+           "open": nodes, "allocator": seen.heap(h, gpu)})
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::heaps::{HeapFile, HeapProcess};
     use std::collections::BTreeMap;
 
     fn gpu(minor: Option<u32>) -> Gpu {
@@ -245,14 +263,40 @@ mod tests {
             looked: 40,
             ..Holders::default()
         };
-        let text = to_text(&[(1, &gpu(Some(1)))], &found, &Inventory::default());
+        let (heaps, host) = (Heaps::default(), Inventory::default());
+        let seen = Seen { found: &found, heaps: &heaps, host: &host };
+        let text = to_text(&[(1, &gpu(Some(1)))], &seen);
         assert!(text.contains("pid 6 ") && !text.contains("pid 5 "), "{text}");
         assert!(text.contains("nvidia1 x4, nvidia-uvm x2"), "{text}");
         assert!(text.contains("3 of 40 processes could not be looked into"), "{text}");
         assert!(text.contains("only this pid namespace"), "{text}");
         assert!(text.contains("MEMORY      with no process: cannot tell"), "{text}");
-        let text = to_text(&[(0, &gpu(None))], &found, &Inventory::default());
+        let text = to_text(&[(0, &gpu(None))], &seen);
         assert!(text.contains("HELD BY     cannot tell"), "{text}");
+    }
+
+    #[test]
+    fn a_holder_that_runs_glakes_allocator_says_what_it_holds_on_this_gpu() {
+        let found =
+            Holders { holders: vec![holder(5, 0), holder(6, 0)], whole_host: true, ..Holders::default() };
+        let on = |pci: &str, gib: u64| HeapGpu {
+            pci: Some(pci.into()),
+            allocated_bytes: gib << 30,
+            reserved_bytes: (2 * gib) << 30,
+            ..HeapGpu::default()
+        };
+        let gpus = vec![on("0000:19:00.0", 9), on("0000:3b:00.0", 21)];
+        let said = HeapFile { pid: 6, gpus, ..HeapFile::default() };
+        let mut heaps = Heaps::default();
+        heaps.processes.push(HeapProcess { pid: 6, said, ..HeapProcess::default() });
+        let host = Inventory::default();
+        let seen = Seen { found: &found, heaps: &heaps, host: &host };
+        let text = to_text(&[(0, &gpu(Some(0)))], &seen);
+        assert_eq!(text.matches("GLake: 21.0 GiB allocated of 42.0 GiB reserved").count(), 1, "{text}");
+        assert!(!text.contains("9.0 GiB"), "another GPU's: {text}");
+        let json = to_json(&[(0, &gpu(Some(0)))], &seen);
+        assert_eq!(json["gpus"][0]["holders"][1]["allocator"]["reserved_bytes"], 42_u64 << 30);
+        assert_eq!(json["gpus"][0]["holders"][0]["allocator"], Value::Null);
     }
 
     /// Case G01.
@@ -260,9 +304,11 @@ mod tests {
     fn a_driver_thread_that_evicts_for_ever_is_not_called_a_busy_gpu() {
         let frames = ["uvm_spin_loop+0x1/0x2 [nvidia_uvm]", "evict_root_chunk+0x3/0x4 [nvidia_uvm]"];
         let found = Holders { stuck: vec![stuck(900, &frames)], whole_host: true, ..Holders::default() };
-        let text = to_text(&[(0, &gpu(Some(0)))], &found, &Inventory::default());
+        let (heaps, host) = (Heaps::default(), Inventory::default());
+        let seen = Seen { found: &found, heaps: &heaps, host: &host };
+        let text = to_text(&[(0, &gpu(Some(0)))], &seen);
         assert!(text.contains("not a busy GPU") && text.contains("uvm_disable_hmm=1"), "{text}");
-        let json = to_json(&[(0, &gpu(Some(0)))], &found, &Inventory::default());
+        let json = to_json(&[(0, &gpu(Some(0)))], &seen);
         assert_eq!(json["gpus"][0]["stuck"][0]["tid"], 900);
         assert_eq!(json["gpus"][0]["memory_without_process_bytes"], Value::Null);
     }

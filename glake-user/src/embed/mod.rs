@@ -6,6 +6,7 @@
 pub mod imports;
 mod mode;
 mod process;
+mod publish;
 mod say;
 
 pub use crate::sys::process::is_forked;

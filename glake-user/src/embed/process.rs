@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::say;
+use super::{publish, say};
 use crate::error::{Error, Kind, Result};
 use crate::gpu::cuda::Cuda;
 use crate::gpu::{Device, Stream};
@@ -105,6 +105,7 @@ impl Process {
         let reclaimer = Reclaimer::start(&heap)?;
         // The driver is up by now, so this runs before it goes down.
         process::at_exit(end);
+        publish::start();
         let reclaimer = Mutex::new(Some(reclaimer));
         let (idle, gone, second_limit) = (OnceLock::new(), AtomicBool::new(false), AtomicU64::new(u64::MAX));
         Ok(Opened { heap, reclaimer, idle, gone, second_limit })
@@ -174,9 +175,20 @@ impl Process {
         slot.and_then(|s| s.as_ref().ok()).map_or(0, |opened| opened.heap.reserved())
     }
 
+    /// The PCI address of GPU `ordinal` as sysfs spells it. `None`: no heap, no PCI device, or not told.
+    pub fn pci_of(&self, ordinal: u32) -> Option<String> {
+        let slot = self.heaps.get(ordinal as usize).and_then(OnceLock::get)?;
+        slot.as_ref().ok()?.heap.device().pci_address()
+    }
+
     /// The counters of each heap.
     pub fn stats(&self) -> Vec<(u32, Stats)> {
         self.opened().map(|(ordinal, o)| (ordinal, o.heap.stats())).collect()
+    }
+
+    /// The counters of each heap without the pools: quick at any number of blocks.
+    pub(super) fn brief_stats(&self) -> Vec<(u32, Stats)> {
+        self.opened().map(|(ordinal, o)| (ordinal, o.heap.brief_stats())).collect()
     }
 
     /// How often GLake could not serve and the program's own allocator did.
@@ -201,6 +213,7 @@ impl Opened {
 /// At the end of the process: no driver call of ours may be under way when the driver takes itself down. The memory goes with
 /// the process.
 fn end() {
+    publish::end();
     for (_, opened) in Process::get().opened() {
         opened.stop();
     }

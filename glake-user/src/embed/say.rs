@@ -25,6 +25,8 @@ pub fn say_once(key: &str, line: &str) {
 /// GLake could not serve, and the program's own allocator did: counted, and said the first time.
 pub fn fell_back(why: &str) {
     FALLBACKS.fetch_add(1, Ordering::Relaxed);
+    // A process in which GLake failed at once has no heap that would be told of.
+    super::publish::start();
     say_once(
         "fallback",
         &format!("falling back to the program's own allocator: {why}; said once, counted each time"),

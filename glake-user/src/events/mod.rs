@@ -2,6 +2,7 @@
 
 pub mod ebpf;
 pub mod event;
+pub mod heaps;
 pub mod kmsg;
 pub mod recording;
 pub mod sample;

@@ -4,6 +4,7 @@
 //! **Counters are cumulative since the source started and never fall.** What could not be determined is `None`,
 //! never zero: a probe that is off leaves its section `None`, a field that this kernel lacks leaves its number `None`.
 
+use super::heaps::Heaps;
 use crate::clock::Stamp;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,9 @@ pub struct Sample {
     /// UVM page faults and page migrations of all processes: paging of managed memory, not errors.
     #[serde(default)]
     pub uvm: Option<Uvm>,
+    /// What GLake's allocator holds in the host's processes, as they say. `None`: not looked for.
+    #[serde(default)]
+    pub heaps: Option<Heaps>,
     /// Events known to be missed, by source and reason; a pair exists from the start, at 0.
     pub dropped: Vec<Dropped>,
     /// What the probes themselves cost.

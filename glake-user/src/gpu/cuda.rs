@@ -42,6 +42,10 @@ impl Device for Cuda {
         self.gpu.name().unwrap_or_else(|_| "unknown GPU".to_owned())
     }
 
+    fn pci_address(&self) -> Option<String> {
+        self.gpu.pci_address()
+    }
+
     fn granularity(&self) -> Result<Granularity> {
         let (minimum, recommended) = self.gpu.granularity()?;
         Ok(Granularity { minimum, recommended })

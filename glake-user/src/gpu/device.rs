@@ -93,6 +93,11 @@ pub trait Device: Send + Sync {
     /// Its name: "NVIDIA H200", "host GPU".
     fn name(&self) -> String;
 
+    /// Its PCI address as sysfs spells it: `0000:3b:00.0`. `None`: it is no PCI device, or the driver does not say.
+    fn pci_address(&self) -> Option<String> {
+        None
+    }
+
     /// The unit of physical memory.
     fn granularity(&self) -> Result<Granularity>;
 

@@ -109,13 +109,22 @@ impl Heap {
     /// With one stream every peak is exact. With several, `allocated` and `requested` peaks are exact to a thirty-second of
     /// each stream's bytes: streams report larger changes only, so that threads do not wait for each other.
     pub fn stats(&self) -> Stats {
+        self.stats_of(true)
+    }
+
+    /// The same without the pools: its time does not grow with the number of blocks.
+    pub fn brief_stats(&self) -> Stats {
+        self.stats_of(false)
+    }
+
+    fn stats_of(&self, pools: bool) -> Stats {
         let mut stats =
             Stats { foreground: self.front.counts(), background: self.back.counts(), ..Stats::default() };
         let lanes = self.lanes.all();
         for lane in &lanes {
             let mut lane = lock(lane);
             self.publish_now(&mut lane);
-            add_lane(&mut stats, &lane);
+            add_lane(&mut stats, &lane, pools);
         }
         if lanes.len() > 1 {
             // A lane's own peak may date from when it was the only one.
@@ -171,7 +180,7 @@ impl Heap {
     }
 }
 
-fn add_lane(stats: &mut Stats, lane: &Lane) {
+fn add_lane(stats: &mut Stats, lane: &Lane, pools: bool) {
     let t = &lane.tally;
     let add = |level: &mut Level, current: u64, peak: u64, ever: u64| {
         level.current += current;
@@ -189,7 +198,9 @@ fn add_lane(stats: &mut Stats, lane: &Lane) {
     stats.lost_bytes += t.lost;
     stats.free += lane.kept.bytes();
     for (space, pool) in lane.spaces.iter().zip(&mut stats.pools) {
-        add_pool(pool, space);
+        if pools {
+            add_pool(pool, space);
+        }
         stats.free += space.free_bytes;
         stats.largest_free = stats.largest_free.max(space.free.largest(&space.nodes));
     }

@@ -39,6 +39,7 @@ functions! {
     device_count = c"cuDeviceGetCount": (*mut c_int);
     device = c"cuDeviceGet": (*mut c_int, c_int);
     device_name = c"cuDeviceGetName": (*mut c_char, c_int, c_int);
+    device_pci = c"cuDeviceGetPCIBusId": (*mut c_char, c_int, c_int);
     attribute = c"cuDeviceGetAttribute": (*mut c_int, c_uint, c_int);
     can_access_peer = c"cuDeviceCanAccessPeer": (*mut c_int, c_int, c_int);
     primary_retain = c"cuDevicePrimaryCtxRetain": (*mut cu::CUcontext, c_int);

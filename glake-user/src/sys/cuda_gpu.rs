@@ -156,6 +156,15 @@ impl CudaGpu {
         Ok(String::from_utf8_lossy(&text[..end]).into_owned())
     }
 
+    /// The PCI address as sysfs spells it; `None` where the driver does not say.
+    pub fn pci_address(&self) -> Option<String> {
+        let mut text = [0_u8; 32];
+        // SAFETY: the buffer holds 32 bytes, as the call is told; the driver ends the text with a zero.
+        let code = unsafe { (self.f.device_pci)(text.as_mut_ptr().cast(), 32, self.device) };
+        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+        (code == 0).then(|| String::from_utf8_lossy(&text[..end]).to_ascii_lowercase())
+    }
+
     /// Minimum and recommended granularity.
     pub fn granularity(&self) -> Result<(u64, u64)> {
         let ask = |flag| {

@@ -1,5 +1,6 @@
 //! What happened between two readings. The one place where counters are subtracted.
 
+use crate::events::heaps::{HeapFile, HeapProcess, Heaps};
 use crate::events::sample::{
     AerDevice, BlockDevice, BlockOperation, Dropped, Histogram, Iommu, NvmeCommands, NvmeController,
     OwnerDeviceIo, OwnerIo, Sample, UvmGpu, UvmMoved, UvmSpace, trim,
@@ -30,6 +31,7 @@ impl Difference {
         by.dma(older, &mut grown);
         by.rare(older, &mut grown);
         by.uvm(older, &mut grown);
+        by.heaps(older, &mut grown);
         by.dropped(&older.dropped, &mut grown.dropped);
         by.number_opt(older.cost.ebpf_run_time_ns, &mut grown.cost.ebpf_run_time_ns);
         by.thing("cost");
@@ -295,6 +297,38 @@ impl By {
                 let (count, bytes) = (was.count, was.bytes);
                 self.number(count, &mut moved.count);
                 self.number(bytes, &mut moved.bytes);
+            }
+        }
+    }
+
+    /// What a process counted before it was looked for is not ours to book.
+    fn heaps(&mut self, older: &Sample, grown: &mut Sample) {
+        let Some(new) = &mut grown.heaps else { return };
+        let nothing = Heaps::default();
+        let old = older.heaps.as_ref().unwrap_or(&nothing);
+        let key = |p: &HeapProcess| (p.pid, p.said.start_ticks);
+        let before: BTreeMap<_, _> = old.processes.iter().map(|p| (key(p), p)).collect();
+        for process in &mut new.processes {
+            let unseen = process.clone();
+            let old = match before.get(&key(process)) {
+                Some(old) => *old,
+                None if older.heaps.is_none() => &unseen,
+                None => continue,
+            };
+            self.heap(&old.said, &mut process.said);
+        }
+        self.thing("heaps");
+    }
+
+    fn heap(&mut self, old: &HeapFile, new: &mut HeapFile) {
+        self.number(old.fallbacks, &mut new.fallbacks);
+        for gpu in &mut new.gpus {
+            let Some(old) = old.gpus.iter().find(|g| g.ordinal == gpu.ordinal) else { continue };
+            self.number(old.remapped_bytes, &mut gpu.remapped_bytes);
+            self.number(old.ooms, &mut gpu.ooms);
+            self.number(old.ooms_avoided, &mut gpu.ooms_avoided);
+            for (call, count) in &mut gpu.driver_calls {
+                self.number(old.driver_calls.get(call).copied().unwrap_or(0), count);
             }
         }
     }

@@ -61,6 +61,9 @@ pub struct State {
     /// UVM page faults and page migrations of all processes: normal paging, no errors. `None`: not watched.
     #[serde(default)]
     pub uvm: Option<Uvm>,
+    /// What GLake's allocator holds, by workload and GPU, most reserved first. `None`: not looked for.
+    #[serde(default)]
+    pub allocators: Option<Vec<Allocator>>,
     /// Events known to be missed.
     pub dropped: Vec<Dropped>,
     /// Rare and slow events since the previous reading, oldest first, at most [`MAX_EVENTS`].
@@ -372,6 +375,42 @@ pub struct UvmWorkload {
     pub cpu_faults: Count,
     /// Bytes moved in any direction.
     pub moved_bytes: Count,
+}
+
+/// GLake's allocator in the processes of one workload on one GPU, as they say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Allocator {
+    /// Title of the workload; the command, where it belongs to none.
+    pub name: String,
+    /// Its labels.
+    #[serde(flatten)]
+    pub workload: Workload,
+    /// As sysfs spells it. `None`: a GPU that the process could not name.
+    pub pci: Option<String>,
+    /// Its UUID, where the host's list has the address.
+    pub uuid: Option<String>,
+    /// Processes.
+    pub processes: u64,
+    /// Their numbers, at most eight; never a label of a series.
+    pub pids: Vec<u32>,
+    /// Their commands, at most four.
+    pub commands: Vec<String>,
+    /// Bytes in blocks handed out.
+    pub allocated_bytes: u64,
+    /// Bytes of GPU memory held.
+    pub reserved_bytes: u64,
+    /// The first over the second. `None`: nothing is held.
+    pub allocated_to_reserved_ratio: Option<f64>,
+    /// Bytes of physical memory moved by remapping.
+    pub remapped_bytes: Count,
+    /// Calls of the driver's memory functions.
+    pub driver_calls: Count,
+    /// Allocations that failed for want of memory.
+    pub ooms: Count,
+    /// Allocations that would have failed without remapping.
+    pub ooms_avoided: Count,
+    /// Allocations that the program's own allocator served because GLake could not; booked to the process's first GPU.
+    pub fallbacks: Count,
 }
 
 /// Translation faults of one device.

@@ -75,6 +75,12 @@ pub(crate) extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, devic
     SUCCESS
 }
 
+/// This machine's GPUs sit in no PCI slot.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuDeviceGetPCIBusId(_text: *mut c_char, _length: c_int, _device: c_int) -> Code {
+    crate::state::NOT_SUPPORTED
+}
+
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: c_int) -> Code {
     if gpu(device).is_none() {

@@ -1,6 +1,7 @@
 //! The Python package as a user installs it: built, put into a fresh environment, and used there without torch and without a GPU.
 
 mod runs;
+mod segment;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

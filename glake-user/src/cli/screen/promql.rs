@@ -29,6 +29,11 @@ pub(super) fn queries(about: &About) -> Vec<String> {
             ]
         }
         About::Workload(labels) => vec![rate("glake_block_io_bytes_total", labels, "operation")],
+        About::Allocator(labels) => vec![
+            format!("glake_allocator_reserved_bytes{}", braces(labels)),
+            format!("glake_allocator_allocated_bytes{}", braces(labels)),
+            rate("glake_allocator_driver_calls_total", labels, "call"),
+        ],
         About::Gpu(labels) => vec![
             format!("sum by (xid) (glake_gpu_xid_errors_total{})", braces(labels)),
             format!("max by (xid) (glake_gpu_xid_last_timestamp_seconds{})", braces(labels)),

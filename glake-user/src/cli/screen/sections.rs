@@ -7,7 +7,7 @@ use super::ui::{Sort, Ui, View};
 use crate::cli::view::{self, Device, merged, number_text, per_second_text, quantile_text, rate_text};
 use crate::events::sample::{Operation, ProbeState};
 use crate::host::workload::Workload;
-use crate::telemetry::state::{Attribution, Latency, State, Watched, WorkloadIo};
+use crate::telemetry::state::{Allocator, Attribution, Latency, State, Watched, WorkloadIo};
 use crate::units;
 
 /// The tables of the view that `ui` shows, filtered and sorted.
@@ -47,6 +47,9 @@ fn overview(state: &State, ui: &Ui) -> Vec<Table> {
             if state.block.is_none() { why_off(state, "block") } else { "no device was used yet".into() };
         let rows = sorted(block, ui.sort).into_iter().map(|d| block_row(&d, &ui.minute)).collect();
         tables.push(Table { columns: BLOCK, rows, empty });
+    }
+    if state.allocators.as_ref().is_some_and(|held| !held.is_empty()) {
+        tables.push(allocators(state));
     }
     tables.push(workloads(state, ui.sort));
     tables
@@ -208,6 +211,42 @@ fn gpus(state: &State) -> Table {
     }
     let columns = if state.uvm.is_some() { PAGING_GPUS } else { GPUS };
     Table { columns, rows, empty: String::new() }
+}
+
+const ALLOCATORS: &[Column] = &[
+    Column::text("GPU MEM HELD BY", 24, 9),
+    Column::text("PCI", 12, 8),
+    Column::number("ALLOCATED", 9, 7),
+    Column::number("RESERVED", 9, 8),
+    Column::number("RATIO", 5, 5),
+    Column::number("DRIVER", 8, 3),
+    Column::number("OOM", 4, 6),
+    Column::number("FALLBACK", 8, 4),
+];
+
+/// What GLake's allocator holds, by workload and GPU.
+fn allocators(state: &State) -> Table {
+    let bad = |n: u64| Cell::toned(n.to_string(), if n > 0 { Tone::Warn } else { Tone::Plain });
+    let row = |held: &Allocator| {
+        let bus = held.pci.as_deref().and_then(crate::host::pci::dcgm).map(|pci| ("pci_bus_id", pci));
+        let labels = held.workload.labels().into_iter().chain(bus).collect();
+        let ratio = held.allocated_to_reserved_ratio;
+        Row {
+            about: About::Allocator(labels),
+            cells: vec![
+                format!("{} ({} proc)", held.name, held.processes).into(),
+                held.pci.as_deref().unwrap_or("-").into(),
+                units::bytes(held.allocated_bytes).into(),
+                units::bytes(held.reserved_bytes).into(),
+                ratio.map_or_else(|| "-".into(), |r| format!("{:.0}%", r * 100.0)).into(),
+                per_second_text(held.driver_calls.per_second).into(),
+                bad(held.ooms.total),
+                bad(held.fallbacks.total),
+            ],
+        }
+    };
+    let rows = state.allocators.iter().flatten().map(row).collect();
+    Table { columns: ALLOCATORS, rows, empty: String::new() }
 }
 
 const WORKLOADS: &[Column] = &[

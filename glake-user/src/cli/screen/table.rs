@@ -61,6 +61,8 @@ pub(super) enum About {
     Nvme(String),
     /// A workload, by its labels.
     Workload(Vec<(&'static str, String)>),
+    /// What a workload holds on a GPU, by the labels of both.
+    Allocator(Vec<(&'static str, String)>),
     /// A GPU, by the labels that join it.
     Gpu(Vec<(&'static str, String)>),
     /// A probe.

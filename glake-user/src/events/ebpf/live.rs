@@ -21,6 +21,7 @@ use crate::{
     error::Result,
     events::{
         event::{Event, What},
+        heaps::Lookout,
         sample::{Cost, Dropped, IommuFaults, Probe, ProbeState, Sample},
         source::Source,
     },
@@ -60,6 +61,7 @@ pub struct Live {
     /// While it is open the kernel measures programs.
     statistics: Option<OwnedFd>,
     watchdog: Watchdog,
+    heaps: Lookout,
     pending: Vec<Event>,
     unreadable: u64,
     /// When the previous sample was taken.
@@ -93,6 +95,7 @@ impl Live {
             log: Log::open(root, &settings),
             statistics: aya::sys::enable_stats(aya::sys::Stats::RunTime).ok(),
             watchdog: Watchdog::default(),
+            heaps: Lookout::default(),
             pending: Vec::new(),
             unreadable: 0,
             looked: Some(Live::now()),
@@ -440,6 +443,7 @@ impl Source for Live {
         self.read_nvme(&mut sample);
         self.read_host(&mut sample);
         self.read_drops(&mut sample);
+        sample.heaps = Some(self.heaps.look(&self.root, at.monotonic_ns));
         sample.cost = Cost {
             map_bytes: self.units.iter().map(Unit::bytes).sum(),
             ebpf_run_time_ns: self

@@ -33,6 +33,10 @@ impl Redactor {
                 self.path(&mut space.cgroup_path);
             }
         }
+        for process in sample.heaps.iter_mut().flat_map(|h| &mut h.processes) {
+            self.comm(&mut process.comm);
+            self.path(&mut process.cgroup_path);
+        }
     }
 
     fn comm(&mut self, comm: &mut String) {

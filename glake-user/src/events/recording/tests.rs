@@ -1,5 +1,6 @@
 use super::*;
 use crate::events::event::{Event, What};
+use crate::events::heaps::{HeapProcess, Heaps};
 use crate::events::sample::*;
 use crate::events::source::Source;
 use proptest::prelude::*;
@@ -251,6 +252,9 @@ fn redaction_hides_names_and_keeps_who_is_who() {
     };
     let gpu = UvmGpu { uuid: Some("GPU-secret".into()), ..UvmGpu::default() };
     a.uvm = Some(Uvm { gpus: vec![gpu], spaces: vec![space] });
+    let (comm, cgroup_path) = ("secret".to_owned(), Some("/secret".to_owned()));
+    let process = HeapProcess { comm, cgroup_path, ..HeapProcess::default() };
+    a.heaps = Some(Heaps { processes: vec![process], ..Heaps::default() });
     let (mut b, mut event) = (a.clone(), xid(2));
     redactor.sample(&mut a);
     redactor.sample(&mut b);

@@ -13,6 +13,8 @@ pub mod text;
 pub mod tree;
 
 #[cfg(test)]
+mod heap_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod uvm_tests;

@@ -192,6 +192,35 @@ families! {
     UVM_FATAL = "glake_uvm_fatal_faults_total", Counter, "", &["UUID", "pci_bus_id", "reason"], &[], 56,
         "Faults of managed memory that the driver could not service. An Xid follows.",
         "the UVM probes are not attached (see /healthz), or there was none";
+    /// Allocated.
+    ALLOCATOR_ALLOCATED = "glake_allocator_allocated_bytes", Gauge, "bytes",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id"], &[], 64,
+        "Bytes of live tensors in GLake's allocator (torch: allocated_bytes), as its processes say.",
+        "no process that can be seen runs GLake's allocator";
+    /// Reserved.
+    ALLOCATOR_RESERVED = "glake_allocator_reserved_bytes", Gauge, "bytes",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id"], &[], 64,
+        "Bytes of GPU memory that GLake's allocator holds (torch: reserved_bytes), as its processes say.",
+        "no process that can be seen runs GLake's allocator";
+    /// Remapped.
+    ALLOCATOR_REMAPPED = "glake_allocator_remapped_bytes_total", Counter, "bytes",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id"], &[], 64,
+        "Bytes of physical memory that GLake's allocator moved to new addresses.",
+        "no process that can be seen runs GLake's allocator";
+    /// Driver calls.
+    ALLOCATOR_CALLS = "glake_allocator_driver_calls_total", Counter, "",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id", "call"], &[], 240,
+        "Calls of the driver by GLake's allocator: create, map, set_access, unmap, release, other.",
+        "no process that can be seen runs GLake's allocator";
+    /// Out of memory.
+    ALLOCATOR_OOM = "glake_allocator_oom_total", Counter, "",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id", "outcome"], &[], 96,
+        "Allocations short of memory: raised (it failed), avoided (it would have failed without remapping).",
+        "no process that can be seen runs GLake's allocator";
+    /// Fallbacks.
+    ALLOCATOR_FALLBACKS = "glake_allocator_fallbacks_total", Counter, "", &WORKLOAD, &[], 32,
+        "Times that the program's own allocator served because GLake's could not; the process says why on its standard error.",
+        "no process that can be seen runs GLake's allocator";
     /// Xid.
     XID_ERRORS = "glake_gpu_xid_errors_total", Counter, "",
         &["UUID", "pci_bus_id", "xid", "action", "source"], &["xid", "action"], 128,

@@ -2,6 +2,7 @@
 
 mod devices;
 mod health;
+mod heaps;
 mod nvme;
 mod uvm;
 mod workloads;
@@ -55,6 +56,7 @@ impl State {
             io_uring_punted: view.io_uring(),
             xid: view.xid(),
             uvm: view.uvm(),
+            allocators: view.allocators(),
             dropped: view.dropped(),
             events: Vec::new(),
             cost: view.cost(),

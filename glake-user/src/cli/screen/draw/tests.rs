@@ -1,6 +1,7 @@
 use super::*;
 use crate::cli::screen::ui::Act;
 use crate::cli::view::tests::{sample, state};
+use crate::events::heaps::{HeapFile, HeapGpu, HeapProcess, Heaps};
 use crate::events::sample::{Histogram, NvmeCommands, NvmeController, XidCount};
 use crate::host::inventory::{Gpu, Inventory};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -113,6 +114,32 @@ fn the_overview_of_a_gpu_host() {
     golden("rich-80x24.txt", &screen(Some(&state), &ui, 80, 24));
     golden("rich-132x30.txt", &screen(Some(&state), &ui, 132, 30));
     golden("rich-60x10.txt", &screen(Some(&state), &ui, 60, 10));
+}
+
+#[test]
+fn what_glakes_allocator_holds_is_told_by_workload() {
+    let mut newer = sample(2);
+    let gpus = vec![HeapGpu {
+        pci: Some("0000:3b:00.0".into()),
+        allocated_bytes: 21 << 30,
+        reserved_bytes: 28 << 30,
+        ..HeapGpu::default()
+    }];
+    let said = HeapFile { gpus, ..HeapFile::default() };
+    let process = |pid| HeapProcess {
+        pid,
+        cgroup_path: Some("/slurm/uid_7/job_4711/step_0".into()),
+        said: said.clone(),
+        ..HeapProcess::default()
+    };
+    newer.heaps = Some(Heaps { processes: vec![process(5), process(6)], ..Heaps::default() });
+    let state = State::between(&sample(1), &newer, &Inventory::default());
+    let mut ui = ui();
+    ui.saw(&state);
+    let screen = screen(Some(&state), &ui, 100, 24);
+    let row = screen.iter().find(|l| l.contains("slurm 4711 (2 proc)")).expect("a row");
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(words[4..], ["0000:3b:00.0", "42.0", "GiB", "56.0", "GiB", "75%", "-", "0", "0"], "{row}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod block;
 mod devices;
+mod heaps;
 mod nvme;
 mod uvm;
 mod xid;
@@ -19,7 +20,9 @@ pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
     devices::book(ledger, grown, host);
     xid::book(ledger, grown, host);
     uvm::book(ledger, grown, host);
+    heaps::book(ledger, grown, host);
     ledger.workloads.settle(grown.at.monotonic_ns);
+    heaps::held(ledger, grown, host);
 }
 
 /// The label of a PCI device: a GPU as DCGM spells it, every other device as sysfs does. What is no PCI address stays
