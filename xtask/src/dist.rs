@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what a host without a toolchain needs, in one archive.
+//! `cargo xtask dist`: what a host without a toolchain needs, in one archive and a wheel.
 use std::{
     fs,
     path::Path,
@@ -7,11 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{
-    build::{self, Profile},
-    cmd, say,
-    tree::Tree,
-};
+use crate::{build::Profile, cmd, say, shipped, tree::Tree, wheel};
 
 /// Files of the tree that go along. The eBPF programs are inside the binary; their licence goes beside it.
 const FILES: &[&str] =
@@ -20,9 +16,10 @@ const FILES: &[&str] =
 /// Folders of the tree that go along whole.
 const FOLDERS: &[&str] = &["deploy", "docs"];
 
-/// Makes the archive and its checksum in `target/dist` and prints the archive's path.
+/// Makes the archive, the wheel and their checksums in `target/dist` and prints the archive's path.
 pub fn run(tree: &Tree) -> Result<()> {
-    let glake = build::glake(tree, Profile::Release)?;
+    let built = shipped::build(tree)?;
+    let glake = built.join("glake");
     let name = format!("glake-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = tree.target.join("dist");
     let folder = dist.join(&name);
@@ -30,7 +27,9 @@ pub fn run(tree: &Tree) -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    fs::copy(&glake, folder.join("glake"))?;
+    for file in ["glake", "libglake_cuda.so"] {
+        fs::copy(built.join(file), folder.join(file))?;
+    }
     for file in FILES {
         let from = tree.root.join(file);
         let to = folder.join(Path::new(file).file_name().context("a file has a name")?);
@@ -42,7 +41,10 @@ pub fn run(tree: &Tree) -> Result<()> {
     pages(&glake, &folder)?;
     let archive = format!("{name}.tar.gz");
     pack(&dist, &name, &archive)?;
-    let sums = cmd::output(Command::new("sha256sum").current_dir(&dist).arg(&archive))?;
+    let wheel = wheel::build(tree, Profile::Release)?;
+    let name = wheel.file_name().context("a wheel has a name")?.to_owned();
+    fs::copy(&wheel, dist.join(&name))?;
+    let sums = cmd::output(Command::new("sha256sum").current_dir(&dist).arg(&archive).arg(&name))?;
     fs::write(dist.join("SHA256SUMS"), sums)?;
     println!("{}", dist.join(archive).display());
     Ok(())
@@ -108,8 +110,14 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let page = fs::read_to_string(root.join("docs/install.md")).unwrap();
         let installs = page.lines().filter(|line| line.starts_with("sudo install "));
-        let made =
-            ["glake", "man/*.1", "completions/glake.bash", "completions/_glake", "completions/glake.fish"];
+        let made = [
+            "glake",
+            "libglake_cuda.so",
+            "man/*.1",
+            "completions/glake.bash",
+            "completions/_glake",
+            "completions/glake.fish",
+        ];
         let mut seen = 0;
         for line in installs {
             let words: Vec<&str> = line.split(' ').collect();
@@ -117,6 +125,6 @@ mod tests {
             assert!(made.contains(file) || root.join(file).is_file(), "{line}: there is no {file}");
             seen += 1;
         }
-        assert_eq!(seen, 8);
+        assert_eq!(seen, 9);
     }
 }

@@ -11,6 +11,7 @@ mod files;
 mod run;
 mod say;
 mod setup;
+mod shipped;
 mod test;
 mod tree;
 mod vm;
@@ -54,7 +55,7 @@ enum Command {
     Check,
     /// Run a benchmark on a release build; without a name, list them
     Bench(bench::Args),
-    /// Pack a release: binary, manual pages, completions, licences, checksum
+    /// Pack a release: binary, preload library, manual pages, completions, licences; the wheel; checksums
     Dist,
     /// Build the Python package and print the wheel's path
     Wheel {
