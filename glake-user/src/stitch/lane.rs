@@ -10,8 +10,9 @@ use super::kept::Kept;
 use super::plan::{Home, Offer, Part, Plan, Spot};
 use super::space::{Mapping, NIL, Node, Space, State};
 use super::table::PtrTable;
+use super::waiting::Waiting;
 use crate::error::Result;
-use crate::gpu::{Event, Stream};
+use crate::gpu::Stream;
 
 /// The space of small blocks, and that of large ones.
 pub(crate) const SMALL: usize = 0;
@@ -30,16 +31,6 @@ pub(crate) struct Zombie {
     pub(crate) address: u64,
     pub(crate) size: u64,
     pub(crate) epoch: u32,
-}
-
-/// A block that was handed back while other streams may still use it.
-#[derive(Debug)]
-struct Waiting {
-    space: usize,
-    node: u32,
-    events: Vec<Event>,
-    /// Streams that were captured at the time: their events are still to be recorded.
-    unmarked: Vec<Stream>,
 }
 
 /// Counters of one lane. Exact under the lane's lock.
@@ -495,33 +486,5 @@ impl Lane {
         for (_, mapping) in space.mappings.range_mut(first..start + size) {
             mapping.pins = if on { mapping.pins + 1 } else { mapping.pins.saturating_sub(1) };
         }
-    }
-}
-
-impl Waiting {
-    /// Records the events that could not be recorded before.
-    fn mark(&mut self, driver: &Driver) {
-        let mut at = 0;
-        while at < self.unmarked.len() {
-            match driver.record(self.unmarked[at]) {
-                Some(event) => {
-                    self.events.push(event);
-                    self.unmarked.swap_remove(at);
-                }
-                None => at += 1,
-            }
-        }
-    }
-
-    /// True when no stream uses the block any more.
-    fn poll(&mut self, driver: &Driver) -> Result<bool> {
-        while let Some(&event) = self.events.last() {
-            if !driver.is_done(event)? {
-                return Ok(false);
-            }
-            driver.recycle(event);
-            self.events.pop();
-        }
-        Ok(self.unmarked.is_empty())
     }
 }

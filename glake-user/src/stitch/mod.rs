@@ -28,6 +28,7 @@ pub mod stats;
 mod table;
 pub mod target;
 pub mod trace;
+mod waiting;
 
 pub use budget::Budget;
 pub use heap::{Block, Found, Heap};
