@@ -142,7 +142,7 @@ thread_local! {
 pub(crate) fn answer(work: impl FnOnce() -> Result<()>) -> Status {
     let (status, text) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return OK,
-        Ok(Err(e)) => (status_of(&e), text_of(&e)),
+        Ok(Err(e)) => (status_of(&e), e.chain()),
         Err(_) => (FAILED, "GLake failed inside; this is a defect of GLake".to_owned()),
     };
     // A thread that is ending has no text any more.
@@ -160,13 +160,6 @@ fn status_of(e: &Error) -> Status {
         Kind::Device => DEVICE_LOST,
         Kind::Missing => OFF,
         _ => FAILED,
-    }
-}
-
-fn text_of(e: &Error) -> String {
-    match e.remedy_text() {
-        Some(remedy) => format!("{}; {remedy}", e.chain()),
-        None => e.chain(),
     }
 }
 

@@ -11,10 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 fn raise(e: &Error) -> PyErr {
-    let text = match e.remedy_text() {
-        Some(remedy) => format!("{}; {remedy}", e.chain()),
-        None => e.chain(),
-    };
+    let text = e.chain();
     match e.kind() {
         Kind::BadInput => PyValueError::new_err(text),
         Kind::Exhausted => PyMemoryError::new_err(text),

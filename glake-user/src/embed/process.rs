@@ -43,11 +43,11 @@ impl Process {
     pub fn get() -> &'static Process {
         static PROCESS: OnceLock<Process> = OnceLock::new();
         PROCESS.get_or_init(|| {
-            let config = Config::from_environment(|name| std::env::var(name).ok()).unwrap_or_else(|e| {
-                let remedy = e.remedy_text().unwrap_or_default();
-                say::say_once("options", &format!("{}; {remedy}; the defaults hold", e.chain()));
-                Config::default()
-            });
+            let (config, wrong) = Config::from_environment(|name| std::env::var(name).ok());
+            for e in wrong {
+                let line = e.chain();
+                say::say_once(&line, &line);
+            }
             let heaps = [const { OnceLock::new() }; MOST_GPUS];
             Process { config: Mutex::new(config), heaps, end: AtomicUsize::new(0) }
         })

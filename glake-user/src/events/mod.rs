@@ -3,6 +3,7 @@
 pub mod ebpf;
 pub mod event;
 pub mod heaps;
+pub mod histogram;
 pub mod kmsg;
 pub mod recording;
 pub mod sample;

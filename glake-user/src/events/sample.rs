@@ -5,6 +5,7 @@
 //! never zero: a probe that is off leaves its section `None`, a field that this kernel lacks leaves its number `None`.
 
 use super::heaps::Heaps;
+pub use super::histogram::{Histogram, add_row, trim};
 use crate::clock::Stamp;
 use serde::{Deserialize, Serialize};
 
@@ -83,65 +84,6 @@ pub struct Probe {
     pub runs: Option<u64>,
     /// Time in the program so far, in ns. The kernel leaves out the perf layer's cost of classic trace points.
     pub run_time_ns: Option<u64>,
-}
-
-/// A latency histogram in the slots of [`glake_common::hist`].
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Histogram {
-    /// Counts by slot, trailing empty slots left out; at most [`glake_common::hist::SLOTS`] long.
-    pub slots: Vec<u64>,
-    /// The sum of all values in ns.
-    pub sum_ns: u64,
-}
-
-/// Leaves trailing zeros out, as rows of counts are kept everywhere.
-pub fn trim(row: &mut Vec<u64>) {
-    while row.last() == Some(&0) {
-        row.pop();
-    }
-}
-
-/// Adds one row of counts to another.
-pub fn add_row(sum: &mut Vec<u64>, more: &[u64]) {
-    sum.resize(sum.len().max(more.len()), 0);
-    sum.iter_mut().zip(more).for_each(|(total, n)| *total += n);
-}
-
-impl Histogram {
-    /// Of the counts of all slots.
-    pub fn new(mut slots: Vec<u64>, sum_ns: u64) -> Histogram {
-        trim(&mut slots);
-        Histogram { slots, sum_ns }
-    }
-
-    /// Adds another one.
-    pub fn add(&mut self, more: &Histogram) {
-        add_row(&mut self.slots, &more.slots);
-        self.sum_ns += more.sum_ns;
-    }
-
-    /// How many values it holds.
-    pub fn count(&self) -> u64 {
-        self.slots.iter().sum()
-    }
-
-    /// The upper bound in ns of the slot where quantile `q` falls: at most one half octave too high.
-    /// `None` when empty, `u64::MAX` when it falls in the last slot, which has no bound.
-    pub fn quantile_ns(&self, q: f64) -> Option<u64> {
-        let total = self.count();
-        if total == 0 {
-            return None;
-        }
-        let rank = ((total as f64 * q).ceil() as u64).clamp(1, total);
-        let mut seen = 0;
-        for (i, n) in self.slots.iter().enumerate() {
-            seen += n;
-            if seen >= rank {
-                return Some(glake_common::hist::upper_us(i).map_or(u64::MAX, |us| us * 1000));
-            }
-        }
-        None
-    }
 }
 
 /// What a request does.
@@ -496,20 +438,4 @@ pub struct Cost {
     pub map_bytes: u64,
     /// Time in our eBPF programs so far. `None`: the kernel does not measure it.
     pub ebpf_run_time_ns: Option<u64>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quantile_is_the_upper_bound_of_its_slot() {
-        let mut h = Histogram { slots: vec![0; glake_common::hist::SLOTS], sum_ns: 0 };
-        for ns in [90_000u64, 90_000, 90_000, 31_000_000] {
-            h.slots[glake_common::hist::slot(ns)] += 1;
-        }
-        assert_eq!(h.quantile_ns(0.5), Some(96_000));
-        assert_eq!(h.quantile_ns(0.99), Some(32_768_000));
-        assert_eq!(Histogram::default().quantile_ns(0.5), None);
-    }
 }

@@ -137,6 +137,9 @@ fn is_bool(value: &str) -> bool {
     value.parse::<bool>().is_ok()
 }
 
+/// What the agent's log level may be.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 /// The environment's name of an option: `GLAKE_ALLOCATOR_MAX_BYTES`.
 pub fn variable(name: &str) -> String {
     format!("GLAKE_{}", name.replace('.', "_").to_uppercase())
@@ -160,19 +163,24 @@ impl Config {
         Ok(config)
     }
 
-    /// Options from the environment: [`variable`] of each name, as `lookup` finds it. `BadInput` names the variable.
-    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Config> {
-        let mut config = Config::default();
+    /// Options from the environment: [`variable`] of each name, as `lookup` finds it; and what is wrong, by variable: that keeps its
+    /// default.
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> (Config, Vec<Error>) {
+        let (mut config, mut wrong) = (Config::default(), Vec::new());
         for info in config.all() {
             let variable = variable(info.name);
-            if let Some(value) = lookup(&variable).filter(|v| !v.is_empty()) {
-                config.set(info.name, &value).map_err(|e| {
-                    let remedy = e.remedy_text().unwrap_or_default().to_owned();
-                    Error::new(Kind::BadInput, format!("the variable {variable} is {value:?}")).remedy(remedy)
-                })?;
+            let Some(value) = lookup(&variable).filter(|v| !v.is_empty()) else { continue };
+            // The agent's log level has the same variable as `log`; a level is none of ours.
+            if info.name == "log" && LEVELS.contains(&value.as_str()) {
+                continue;
+            }
+            if let Err(e) = config.set(info.name, &value) {
+                let remedy = e.remedy_text().unwrap_or_default().to_owned();
+                let what = format!("the variable {variable} is {value:?}, so its default holds");
+                wrong.push(Error::new(Kind::BadInput, what).remedy(remedy));
             }
         }
-        Ok(config)
+        (config, wrong)
     }
 
     /// Sets one option.
@@ -325,9 +333,15 @@ mod tests {
     #[test]
     fn the_environment_sets_the_same_options_and_a_wrong_variable_is_named() {
         let set = |name: &str| (name == "GLAKE_ALLOCATOR_MAX_BYTES").then(|| "1GiB".to_owned());
-        assert_eq!(Config::from_environment(set).unwrap().options.max_bytes, Some(1 << 30));
-        let e = Config::from_environment(|n| (n == "GLAKE_CHECKS").then(|| "maybe".to_owned())).unwrap_err();
-        assert!(e.chain().contains("GLAKE_CHECKS") && e.remedy_text().unwrap().contains("true or false"));
+        assert_eq!(Config::from_environment(set).0.options.max_bytes, Some(1 << 30));
+        let (config, wrong) = Config::from_environment(|n| {
+            (n == "GLAKE_CHECKS").then(|| "maybe".to_owned()).or_else(|| set(n))
+        });
+        assert!(wrong[0].chain().contains("GLAKE_CHECKS"), "{wrong:?}");
+        assert!(wrong[0].remedy_text().unwrap().contains("true or false"));
+        assert_eq!(config.options.max_bytes, Some(1 << 30), "a wrong variable costs only itself");
+        let level = |name: &str| (name == "GLAKE_LOG").then(|| "warn".to_owned());
+        assert!(Config::from_environment(level).1.is_empty(), "the agent's level is no mistake");
     }
 
     #[test]
