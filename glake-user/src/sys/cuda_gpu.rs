@@ -1,5 +1,7 @@
 //! One GPU through the CUDA driver: each call typed, checked and named. No policy.
 
+mod names;
+
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -144,25 +146,6 @@ impl CudaGpu {
     /// The GPU's index.
     pub fn ordinal(&self) -> u32 {
         u32::try_from(self.ordinal).unwrap_or(0)
-    }
-
-    /// The GPU's name.
-    pub fn name(&self) -> Result<String> {
-        let mut text = [0_u8; 128];
-        // SAFETY: the buffer holds 128 bytes, as the call is told; the driver ends the text with a zero.
-        let code = unsafe { (self.f.device_name)(text.as_mut_ptr().cast(), 128, self.device) };
-        self.check(code, || format!("naming GPU {}", self.ordinal))?;
-        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        Ok(String::from_utf8_lossy(&text[..end]).into_owned())
-    }
-
-    /// The PCI address as sysfs spells it; `None` where the driver does not say.
-    pub fn pci_address(&self) -> Option<String> {
-        let mut text = [0_u8; 32];
-        // SAFETY: the buffer holds 32 bytes, as the call is told; the driver ends the text with a zero.
-        let code = unsafe { (self.f.device_pci)(text.as_mut_ptr().cast(), 32, self.device) };
-        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        (code == 0).then(|| String::from_utf8_lossy(&text[..end]).to_ascii_lowercase())
     }
 
     /// Minimum and recommended granularity.
