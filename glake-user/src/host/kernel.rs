@@ -101,7 +101,7 @@ pub fn lockdown(root: &Path) -> Answer {
         }
         Ok(Some(level)) => Answer::no(
             format!(
-                "lockdown={level}: it refuses kprobes and reading kernel memory, which every probe needs"
+                "lockdown={level}: it refuses kprobes and reading kernel memory, which all but the block probes need"
             ),
             "boot without lockdown (usually: Secure Boot off). Your decision",
         ),
