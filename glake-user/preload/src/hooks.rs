@@ -4,14 +4,18 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::transmute;
 
 use crate::driver::{Code, Context, SUCCESS};
+use crate::lookup::symbol_name;
 use crate::{capture, lookup, serve};
+
+/// CUDA_ERROR_NOT_FOUND of cuda.h: the driver has no such function.
+const NO_DRIVER: Code = 500;
 
 /// The driver's function behind the hook `$name`, called with the same arguments.
 macro_rules! real {
     ($name:ident($($arg:expr),*): fn($($ty:ty),*)) => {{
-        let address = lookup::real($name);
+        let address = lookup::behind(&lookup::real::$name, symbol_name!($name));
         if address.is_null() {
-            lookup::NO_DRIVER
+            NO_DRIVER
         } else {
             // SAFETY: the driver's function of that symbol, with the signature of cuda.h, which is the hook's own.
             let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> Code>(address) };
@@ -32,8 +36,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, size: usize) -> Code {
         unsafe { address.write(block) };
         return SUCCESS;
     }
-    let name = c"cuMemAlloc_v2";
-    real!(name(address, size): fn(*mut u64, usize))
+    real!(cuMemAlloc_v2(address, size): fn(*mut u64, usize))
 }
 
 /// # Safety
@@ -43,8 +46,7 @@ pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
     if let Some(code) = serve::free(address) {
         return code;
     }
-    let name = c"cuMemFree_v2";
-    real!(name(address): fn(u64))
+    real!(cuMemFree_v2(address): fn(u64))
 }
 
 /// The driver would name one physical handle of a block; programs that ask mean the block.
@@ -64,8 +66,7 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(start: *mut u64, size: *mut usi
         }
         return SUCCESS;
     }
-    let name = c"cuMemGetAddressRange_v2";
-    real!(name(start, size, address): fn(*mut u64, *mut usize, u64))
+    real!(cuMemGetAddressRange_v2(start, size, address): fn(*mut u64, *mut usize, u64))
 }
 
 /// CU_POINTER_ATTRIBUTE_RANGE_START_ADDR and _RANGE_SIZE of cuda.h.
@@ -84,8 +85,7 @@ pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_u
         unsafe { data.cast::<u64>().write(if attribute == RANGE_START { block.0 } else { block.1 }) };
         return SUCCESS;
     }
-    let name = c"cuPointerGetAttribute";
-    real!(name(data, attribute, address): fn(*mut c_void, c_uint, u64))
+    real!(cuPointerGetAttribute(data, attribute, address): fn(*mut c_void, c_uint, u64))
 }
 
 /// The driver opens a peer's classic memory; mapped memory must be opened range by range.
@@ -94,8 +94,7 @@ pub unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_u
 /// As for the driver's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> Code {
-    let name = c"cuCtxEnablePeerAccess";
-    let code = real!(name(peer, flags): fn(Context, c_uint));
+    let code = real!(cuCtxEnablePeerAccess(peer, flags): fn(Context, c_uint));
     if code == SUCCESS {
         serve::enable_peer(peer);
     }
@@ -107,8 +106,7 @@ pub unsafe extern "C" fn cuCtxEnablePeerAccess(peer: Context, flags: c_uint) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Code {
     serve::forget(device);
-    let name = c"cuDevicePrimaryCtxReset_v2";
-    real!(name(device): fn(c_int))
+    real!(cuDevicePrimaryCtxReset_v2(device): fn(c_int))
 }
 
 macro_rules! captures {
@@ -119,8 +117,7 @@ macro_rules! captures {
         pub unsafe extern "C" fn $begin(stream: *mut c_void, mode: c_uint) -> Code {
             // Before the call: from its return on, another thread's wait would break the capture.
             capture::begin();
-            let name = symbol_name!($begin);
-            let code = real!(name(stream, mode): fn(*mut c_void, c_uint));
+            let code = real!($begin(stream, mode): fn(*mut c_void, c_uint));
             if code != SUCCESS {
                 capture::end();
             }
@@ -131,23 +128,10 @@ macro_rules! captures {
         /// As for the driver's function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $end(stream: *mut c_void, graph: *mut *mut c_void) -> Code {
-            let name = symbol_name!($end);
-            let code = real!(name(stream, graph): fn(*mut c_void, *mut *mut c_void));
+            let code = real!($end(stream, graph): fn(*mut c_void, *mut *mut c_void));
             // Also where it failed: a broken capture is over.
             capture::end();
             code
-        }
-    };
-}
-
-/// A function's name as a C string.
-macro_rules! symbol_name {
-    ($name:ident) => {
-        const {
-            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            }
         }
     };
 }
@@ -164,8 +148,7 @@ pub unsafe extern "C" fn cuGetProcAddress(
     version: c_int,
     flags: c_ulonglong,
 ) -> Code {
-    let name = c"cuGetProcAddress";
-    let code = real!(name(symbol, function, version, flags): fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong));
+    let code = real!(cuGetProcAddress(symbol, function, version, flags): fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong));
     if code == SUCCESS {
         lookup::replace(symbol, function, version, flags);
     }
@@ -182,8 +165,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     flags: c_ulonglong,
     status: *mut c_int,
 ) -> Code {
-    let name = c"cuGetProcAddress_v2";
-    let code = real!(name(symbol, function, version, flags, status):
+    let code = real!(cuGetProcAddress_v2(symbol, function, version, flags, status):
         fn(*const c_char, *mut *mut c_void, c_int, c_ulonglong, *mut c_int));
     if code == SUCCESS {
         lookup::replace(symbol, function, version, flags);

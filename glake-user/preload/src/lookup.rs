@@ -4,8 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::driver::{Code, SUCCESS};
-use crate::{hooks, start};
+use crate::{driver, hooks, start};
 
 /// One hooked function of the driver.
 pub(crate) struct Hook {
@@ -23,18 +22,31 @@ pub(crate) struct Hook {
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM of cuda.h.
 const PER_THREAD: c_ulonglong = 2;
 
+/// A function's name as a C string.
+macro_rules! symbol_name {
+    ($name:ident) => {
+        const {
+            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            }
+        }
+    };
+}
+pub(crate) use symbol_name;
+
 macro_rules! hooks {
-    ($($name:ident: $symbol:literal, $base:literal, $since:literal, $per_thread:literal;)*) => {
+    ($($name:ident: $base:literal, $since:literal, $per_thread:literal;)*) => {
         /// The driver's own functions behind the hooks, once somebody asked for them.
         #[expect(non_upper_case_globals, reason = "named as the driver names them")]
-        mod real {
+        pub(crate) mod real {
             use super::{AtomicPtr, c_void, null_mut};
-            $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(null_mut());)*
+            $(pub(crate) static $name: AtomicPtr<c_void> = AtomicPtr::new(null_mut());)*
         }
 
         fn each<T>(mut wanted: impl FnMut(&Hook) -> Option<T>) -> Option<T> {
             $(if let Some(found) = wanted(&Hook {
-                symbol: $symbol, base: $base, since: $since, per_thread: $per_thread,
+                symbol: symbol_name!($name), base: $base, since: $since, per_thread: $per_thread,
                 ours: hooks::$name as *mut c_void, real: &real::$name,
             }) {
                 return Some(found);
@@ -46,18 +58,18 @@ macro_rules! hooks {
 
 // Versions: the release of CUDA whose cuda.h maps the plain name to this symbol.
 hooks! {
-    cuMemAlloc_v2: c"cuMemAlloc_v2", "cuMemAlloc", 3020, false;
-    cuMemFree_v2: c"cuMemFree_v2", "cuMemFree", 3020, false;
-    cuMemGetAddressRange_v2: c"cuMemGetAddressRange_v2", "cuMemGetAddressRange", 3020, false;
-    cuPointerGetAttribute: c"cuPointerGetAttribute", "cuPointerGetAttribute", 4000, false;
-    cuCtxEnablePeerAccess: c"cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", 4000, false;
-    cuDevicePrimaryCtxReset_v2: c"cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset", 11000, false;
-    cuStreamBeginCapture_v2: c"cuStreamBeginCapture_v2", "cuStreamBeginCapture", 10010, false;
-    cuStreamBeginCapture_v2_ptsz: c"cuStreamBeginCapture_v2_ptsz", "cuStreamBeginCapture", 10010, true;
-    cuStreamEndCapture: c"cuStreamEndCapture", "cuStreamEndCapture", 10000, false;
-    cuStreamEndCapture_ptsz: c"cuStreamEndCapture_ptsz", "cuStreamEndCapture", 10000, true;
-    cuGetProcAddress: c"cuGetProcAddress", "cuGetProcAddress", 11030, false;
-    cuGetProcAddress_v2: c"cuGetProcAddress_v2", "cuGetProcAddress", 12000, false;
+    cuMemAlloc_v2: "cuMemAlloc", 3020, false;
+    cuMemFree_v2: "cuMemFree", 3020, false;
+    cuMemGetAddressRange_v2: "cuMemGetAddressRange", 3020, false;
+    cuPointerGetAttribute: "cuPointerGetAttribute", 4000, false;
+    cuCtxEnablePeerAccess: "cuCtxEnablePeerAccess", 4000, false;
+    cuDevicePrimaryCtxReset_v2: "cuDevicePrimaryCtxReset", 11000, false;
+    cuStreamBeginCapture_v2: "cuStreamBeginCapture", 10010, false;
+    cuStreamBeginCapture_v2_ptsz: "cuStreamBeginCapture", 10010, true;
+    cuStreamEndCapture: "cuStreamEndCapture", 10000, false;
+    cuStreamEndCapture_ptsz: "cuStreamEndCapture", 10000, true;
+    cuGetProcAddress: "cuGetProcAddress", 11030, false;
+    cuGetProcAddress_v2: "cuGetProcAddress", 12000, false;
 }
 
 impl Hook {
@@ -90,20 +102,15 @@ pub(crate) fn symbol(name: &[u8]) -> Option<Hook> {
 }
 
 /// The driver's function behind a hook, or null where it has none.
-pub(crate) fn real(symbol: &CStr) -> *mut c_void {
-    each(|hook| {
-        (hook.symbol == symbol).then(|| {
-            let known = hook.real.load(Ordering::Acquire);
-            if known.is_null() {
-                // The program is linked with the driver, so nobody looked the symbol up through us.
-                let found = crate::driver::symbol(symbol);
-                hook.real.store(found, Ordering::Release);
-                return found;
-            }
-            known
-        })
-    })
-    .unwrap_or(null_mut())
+pub(crate) fn behind(real: &AtomicPtr<c_void>, symbol: &CStr) -> *mut c_void {
+    let known = real.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // The program is linked with the driver, so nobody looked the symbol up through us.
+    let found = driver::symbol(symbol);
+    real.store(found, Ordering::Release);
+    found
 }
 
 /// Puts our function in the place of what the driver answered for `name`.
@@ -118,12 +125,11 @@ pub(crate) fn replace(name: *const c_char, function: *mut *mut c_void, version: 
     if real.is_null() {
         return;
     }
+    // Functions without a per-thread form have one form only.
+    let per_thread = flags & PER_THREAD != 0 && has_per_thread(name);
     let mut best: Option<Hook> = None;
     each::<()>(|hook| {
-        let fits = hook.base == name && version >= hook.since && hook.per_thread == (flags & PER_THREAD != 0);
-        // Functions without a per-thread form have one form only.
-        let fits =
-            fits || (hook.base == name && version >= hook.since && !has_per_thread(name) && !hook.per_thread);
+        let fits = hook.base == name && version >= hook.since && hook.per_thread == per_thread;
         if fits && best.as_ref().is_none_or(|b| b.since < hook.since) {
             best = Some(hook.copy());
         }
@@ -138,8 +144,3 @@ pub(crate) fn replace(name: *const c_char, function: *mut *mut c_void, version: 
 fn has_per_thread(name: &str) -> bool {
     each(|hook| (hook.base == name && hook.per_thread).then_some(())).is_some()
 }
-
-/// The answer when a hook is called but the driver's function is not to be found.
-pub(crate) const NO_DRIVER: Code = 500;
-
-const _: () = assert!(SUCCESS == 0);
