@@ -11,7 +11,7 @@ use glake::embed::{self, Mode, Process, imports};
 use glake::error::{Error, Kind, Result};
 use glake::gpu::Stream;
 use glake::stitch::map::Use;
-use glake::stitch::{self, stats::Level};
+use glake::stitch::{self, Heap, stats::Level};
 
 /// A `glake_status`.
 pub(crate) type Status = u32;
@@ -163,6 +163,11 @@ fn status_of(e: &Error) -> Status {
     }
 }
 
+/// [`answer`] with the heap of a device.
+fn on_heap(device: i32, work: impl FnOnce(&Heap) -> Result<()>) -> Status {
+    answer(|| work(Process::get().heap(ordinal(device)?)?))
+}
+
 /// A device's number as the core has it.
 pub(crate) fn ordinal(device: i32) -> Result<u32> {
     u32::try_from(device).map_err(|_| Error::new(Kind::BadInput, format!("GPU {device}")))
@@ -222,7 +227,7 @@ extern "C" fn free(device: i32, address: u64, stream: u64) -> Status {
 }
 
 extern "C" fn record_stream(device: i32, address: u64, stream: u64) -> Status {
-    answer(|| Process::get().heap(ordinal(device)?)?.record_stream(address, Stream(stream)))
+    on_heap(device, |heap| heap.record_stream(address, Stream(stream)))
 }
 
 extern "C" fn owns(address: u64) -> i32 {
@@ -245,30 +250,30 @@ unsafe extern "C" fn find(address: u64, start: *mut u64, size: *mut u64, device:
 }
 
 extern "C" fn pin(device: i32, address: u64) -> Status {
-    answer(|| Process::get().heap(ordinal(device)?)?.pin(address))
+    on_heap(device, |heap| heap.pin(address))
 }
 
 extern "C" fn unpin(device: i32, address: u64) -> Status {
-    answer(|| Process::get().heap(ordinal(device)?)?.unpin(address))
+    on_heap(device, |heap| heap.unpin(address))
 }
 
 extern "C" fn begin_capture(device: i32) {
-    answer(|| {
-        Process::get().heap(ordinal(device)?)?.begin_capture();
+    on_heap(device, |heap| {
+        heap.begin_capture();
         Ok(())
     });
 }
 
 extern "C" fn end_capture(device: i32) {
-    answer(|| {
-        Process::get().heap(ordinal(device)?)?.end_capture();
+    on_heap(device, |heap| {
+        heap.end_capture();
         Ok(())
     });
 }
 
 unsafe extern "C" fn trim(device: i32, freed: *mut u64) -> Status {
-    answer(|| {
-        let bytes = Process::get().heap(ordinal(device)?)?.trim()?;
+    on_heap(device, |heap| {
+        let bytes = heap.trim()?;
         // SAFETY: a place of the caller's, or null.
         unsafe { put(freed, bytes) };
         Ok(())
@@ -295,12 +300,12 @@ impl Context {
 
 unsafe extern "C" fn on_pressure(device: i32, ask: Pressure, context: *mut c_void) -> Status {
     let context = Context(context);
-    answer(|| {
+    on_heap(device, |heap| {
         let ask = move |wanted| {
             // SAFETY: the caller's own function and context, which it keeps valid for the process's life.
             unsafe { ask(context.get(), device, wanted) }
         };
-        Process::get().heap(ordinal(device)?)?.on_pressure(Box::new(ask));
+        heap.on_pressure(Box::new(ask));
         Ok(())
     })
 }
@@ -337,8 +342,8 @@ fn counters(stats: &stitch::Stats) -> CStats {
 }
 
 unsafe extern "C" fn stats(device: i32, stats: *mut CStats) -> Status {
-    answer(|| {
-        let of = Process::get().heap(ordinal(device)?)?.stats();
+    on_heap(device, |heap| {
+        let of = heap.stats();
         // SAFETY: a place of the caller's, or null.
         unsafe { put(stats, counters(&of)) };
         Ok(())
@@ -346,22 +351,22 @@ unsafe extern "C" fn stats(device: i32, stats: *mut CStats) -> Status {
 }
 
 extern "C" fn reset_peaks(device: i32) {
-    answer(|| {
-        Process::get().heap(ordinal(device)?)?.reset_peaks();
+    on_heap(device, |heap| {
+        heap.reset_peaks();
         Ok(())
     });
 }
 
 extern "C" fn reset_accumulated(device: i32) {
-    answer(|| {
-        Process::get().heap(ordinal(device)?)?.reset_accumulated();
+    on_heap(device, |heap| {
+        heap.reset_accumulated();
         Ok(())
     });
 }
 
 unsafe extern "C" fn ranges(device: i32, visit: Visitor, context: *mut c_void) -> Status {
-    answer(|| {
-        let mut ranges = Process::get().heap(ordinal(device)?)?.map().ranges;
+    on_heap(device, |heap| {
+        let mut ranges = heap.map().ranges;
         ranges.sort_unstable_by_key(|r| r.start);
         for range in ranges {
             let state = match range.used {
@@ -395,8 +400,8 @@ unsafe extern "C" fn export_block(
     count: *mut u32,
     offset: *mut u64,
 ) -> Status {
-    answer(|| {
-        let shared = Process::get().heap(ordinal(device)?)?.share(address, room as usize)?;
+    on_heap(device, |heap| {
+        let shared = heap.share(address, room as usize)?;
         // SAFETY: a place of the caller's, or null.
         unsafe { put(count, shared.parts.len() as u32) };
         // SAFETY: as above.

@@ -51,7 +51,7 @@ pub extern "C" fn glake_record_stream(address: *mut c_void, stream: *mut c_void)
 #[unsafe(no_mangle)]
 pub extern "C" fn glake_empty_cache() {
     or_say("pluggable-empty", || {
-        for (device, _) in Process::get().stats() {
+        for device in Process::get().gpus() {
             Process::get().heap(device)?.trim()?;
         }
         Ok(())

@@ -14,7 +14,7 @@ use crate::events::xid::kmsg::{Kmsg, raw_clock};
 use crate::host::inventory::Inventory;
 use crate::host::workload::Workload;
 use crate::telemetry::event_store::{self, EventStore, RECORD};
-use crate::telemetry::state::{Count, State};
+use crate::telemetry::state::State;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -217,37 +217,50 @@ fn past(folder: &Path) -> Result<Vec<Record>> {
 /// Rates that say something about a GPU's trouble. What is not known is left out, not zero.
 fn rates(state: &State) -> Vec<Rate> {
     let mut out = Vec::new();
-    let mut add = |family, device: &Option<String>, workload: Option<&str>, what, count: &Count, unit| {
-        if let Some(value) = count.per_second {
-            let (device, workload) = (device.clone(), workload.map(str::to_owned));
-            out.push(Rate { family, device, workload, what, value, unit });
-        }
-    };
+    let mut add =
+        |family, device: &Option<String>, workload: Option<&str>, what, value: Option<f64>, unit| {
+            if let Some(value) = value {
+                let (device, workload) = (device.clone(), workload.map(str::to_owned));
+                out.push(Rate { family, device, workload, what, value, unit });
+            }
+        };
     let uvm = state.uvm.iter();
     for gpu in uvm.clone().flat_map(|u| &u.gpus) {
-        add("uvm", &gpu.uuid, None, "GPU page faults", &gpu.faults, Unit::PerSecond);
-        add("uvm", &gpu.uuid, None, "page migration to the GPU", &gpu.to_gpu_bytes, Unit::BytesPerSecond);
-        add("uvm", &gpu.uuid, None, "page migration to the CPU", &gpu.to_cpu_bytes, Unit::BytesPerSecond);
-        add("uvm", &gpu.uuid, None, "UVM eviction", &gpu.evicted_bytes, Unit::BytesPerSecond);
+        add("uvm", &gpu.uuid, None, "GPU page faults", gpu.faults.per_second, Unit::PerSecond);
+        add(
+            "uvm",
+            &gpu.uuid,
+            None,
+            "page migration to the GPU",
+            gpu.to_gpu_bytes.per_second,
+            Unit::BytesPerSecond,
+        );
+        add(
+            "uvm",
+            &gpu.uuid,
+            None,
+            "page migration to the CPU",
+            gpu.to_cpu_bytes.per_second,
+            Unit::BytesPerSecond,
+        );
+        add("uvm", &gpu.uuid, None, "UVM eviction", gpu.evicted_bytes.per_second, Unit::BytesPerSecond);
     }
     for work in uvm.flat_map(|u| &u.workloads) {
-        add("uvm", &None, Some(&work.name), "GPU page faults", &work.gpu_faults, Unit::PerSecond);
-        add("uvm", &None, Some(&work.name), "page migration", &work.moved_bytes, Unit::BytesPerSecond);
+        add("uvm", &None, Some(&work.name), "GPU page faults", work.gpu_faults.per_second, Unit::PerSecond);
+        add(
+            "uvm",
+            &None,
+            Some(&work.name),
+            "page migration",
+            work.moved_bytes.per_second,
+            Unit::BytesPerSecond,
+        );
     }
     for drive in state.nvme.iter().flatten() {
         for (operation, what) in [("read", "read p99"), ("write", "write p99")] {
             let found = drive.operations.iter().find(|o| o.operation == operation);
-            if let Some(p99) = found.and_then(|o| o.latency.p99_ns) {
-                let (device, value) = (Some(drive.controller.clone()), p99 as f64);
-                out.push(Rate {
-                    family: "nvme",
-                    device,
-                    workload: None,
-                    what,
-                    value,
-                    unit: Unit::Nanoseconds,
-                });
-            }
+            let p99 = found.and_then(|o| o.latency.p99_ns).map(|ns| ns as f64);
+            add("nvme", &Some(drive.controller.clone()), None, what, p99, Unit::Nanoseconds);
         }
     }
     out

@@ -181,6 +181,11 @@ impl Process {
         slot.as_ref().ok()?.heap.device().pci_address()
     }
 
+    /// The GPUs with a heap, by ordinal.
+    pub fn gpus(&self) -> impl Iterator<Item = u32> {
+        self.opened().map(|(ordinal, _)| ordinal)
+    }
+
     /// The counters of each heap.
     pub fn stats(&self) -> Vec<(u32, Stats)> {
         self.opened().map(|(ordinal, o)| (ordinal, o.heap.stats())).collect()

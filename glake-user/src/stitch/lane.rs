@@ -453,9 +453,7 @@ impl Lane {
     pub(crate) fn handles_under(&self, ptr: u64) -> Vec<(u64, Mapping)> {
         let Some((space, node)) = self.locate(ptr) else { return Vec::new() };
         let space = &self.spaces[space];
-        let Node { start, size, .. } = *space.node(node);
-        let first = space.mappings.range(..=start).next_back().map_or(start, |(a, _)| *a);
-        space.mappings.range(first..start + size).map(|(a, m)| (*a, *m)).collect()
+        space.mappings.range(space.mapped_under(node)).map(|(a, m)| (*a, *m)).collect()
     }
 
     /// Pins a block, once however often it is asked for; its free takes the pin back.
@@ -481,9 +479,8 @@ impl Lane {
 
     fn set_pins(&mut self, space: usize, node: u32, on: bool) {
         let space = &mut self.spaces[space];
-        let Node { start, size, .. } = *space.node(node);
-        let first = space.mappings.range(..=start).next_back().map_or(start, |(a, _)| *a);
-        for (_, mapping) in space.mappings.range_mut(first..start + size) {
+        let under = space.mapped_under(node);
+        for (_, mapping) in space.mappings.range_mut(under) {
             mapping.pins = if on { mapping.pins + 1 } else { mapping.pins.saturating_sub(1) };
         }
     }

@@ -78,7 +78,6 @@ impl Heap {
                         State::Lost => Use::Lost,
                         State::Gap | State::Vacant => continue,
                     };
-                    let first = space.mappings.range(..=node.start).next_back().map_or(node.start, |m| *m.0);
                     map.ranges.push(MapRange {
                         stream: lane.stream.0,
                         small: index == 0,
@@ -86,7 +85,7 @@ impl Heap {
                         size: node.size,
                         requested: if used == Use::Allocated { node.requested } else { 0 },
                         used,
-                        handles: space.mappings.range(first..node.end()).count() as u64,
+                        handles: space.mappings.range(space.mapped_under(at)).count() as u64,
                     });
                 }
                 map.handles.extend(space.mappings.iter().map(|(address, m)| MapHandle {

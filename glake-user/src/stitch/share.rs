@@ -20,16 +20,15 @@ impl Heap {
     /// `Unsupported` for a block of more than `most` handles: nothing is pinned then.
     pub fn share(&self, address: u64, most: usize) -> Result<Shared> {
         let found = self.find(address).ok_or_else(|| unknown(address, "sharing"))?;
-        let lane = self.lanes.all().into_iter().find(|lane| lock(lane).find(found.start).is_some());
-        let Some(lane) = lane else { return Err(unknown(address, "sharing")) };
-        let mut lane = lock(lane);
+        let mut lane = lock(self.lanes.get(found.stream)?);
         let under = lane.handles_under(found.start);
+        // Freed meanwhile.
+        let Some(&(first, _)) = under.first() else { return Err(unknown(address, "sharing")) };
         if under.len() > most {
             let doing = format!("sharing a block of {} physical handles; {most} is the most", under.len());
             return Err(Error::new(Kind::Unsupported, doing)
                 .remedy("copy it into a tensor of its own that was allocated while memory was free, or send it in parts"));
         }
-        let first = under.first().map_or(found.start, |(at, _)| *at);
         let parts = under.iter().map(|(_, m)| Ok((self.device().export(m.handle)?, m.size)));
         let parts = parts.collect::<Result<Vec<_>>>()?;
         lane.pin_until_freed(found.start);

@@ -2,6 +2,7 @@
 //! linked in address order. Pure bookkeeping: no device here.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::bins::Bins;
 use crate::gpu::Handle;
@@ -296,6 +297,13 @@ impl Space {
             }
         }
         runs
+    }
+
+    /// Where mappings begin that hold part of a node.
+    pub(crate) fn mapped_under(&self, at: u32) -> Range<u64> {
+        let Node { start, size, .. } = *self.node(at);
+        let first = self.mappings.range(..=start).next_back().map_or(start, |(a, _)| *a);
+        first..start + size
     }
 
     /// The handles that lie wholly within a node, by address.

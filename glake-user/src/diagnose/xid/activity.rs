@@ -86,7 +86,7 @@ struct Usual {
 #[derive(Debug)]
 struct Reading {
     at: Stamp,
-    seconds: f64,
+    interval_ns: u64,
     rates: Vec<Rate>,
 }
 
@@ -104,10 +104,11 @@ impl Activity {
         while let Some(old) = self.recent.pop_front_if(|r| r.at.monotonic_ns < since) {
             self.learn(&old);
         }
-        self.recent.push_back(Reading { at, seconds: interval_ns as f64 / 1e9, rates });
+        self.recent.push_back(Reading { at, interval_ns, rates });
     }
 
     fn learn(&mut self, old: &Reading) {
+        let seconds = old.interval_ns as f64 / 1e9;
         for rate in &old.rates {
             let key = rate.key();
             if !self.usual.contains_key(&key) && self.usual.len() >= KEYS {
@@ -115,8 +116,8 @@ impl Activity {
             }
             let usual = self.usual.entry(key).or_default();
             // A plain mean at first, later one that forgets.
-            usual.seen_s += old.seconds;
-            let weight = (old.seconds / usual.seen_s.min(USUAL_S)).min(1.0);
+            usual.seen_s += seconds;
+            let weight = (seconds / usual.seen_s.min(USUAL_S)).min(1.0);
             usual.mean += (rate.value - usual.mean) * weight;
         }
     }
@@ -164,7 +165,7 @@ impl Activity {
         Some(Fact {
             at: reading.at,
             // Anywhere in the interval.
-            clock_error_ns: (reading.seconds * 1e9) as u64,
+            clock_error_ns: reading.interval_ns,
             family: rate.family.to_owned(),
             device: rate.device.clone(),
             text: format!("{}{of} {} ({usually})", rate.what, rate.unit.text(rate.value)),
@@ -177,7 +178,7 @@ impl Activity {
 /// The reading in whose interval the report came counts too.
 fn is_before(reading: &Reading, record: &Record) -> bool {
     let (end, at) = (reading.at.monotonic_ns, record.at.monotonic_ns);
-    let begin = end.saturating_sub((reading.seconds * 1e9) as u64);
+    let begin = end.saturating_sub(reading.interval_ns);
     begin <= at && end >= at.saturating_sub(BEFORE_NS)
 }
 

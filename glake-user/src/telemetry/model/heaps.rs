@@ -1,6 +1,6 @@
 //! What GLake's allocator holds, by workload and GPU.
 
-use super::{IsWorkload, View, count, workload_at};
+use super::{Both, IsWorkload, View, count, plus, workload_at};
 use crate::{
     events::heaps::{HeapGpu, HeapProcess},
     host::workload::Workload,
@@ -11,9 +11,6 @@ use std::collections::BTreeMap;
 /// Commands and processes shown per row.
 const COMMANDS: usize = 4;
 const PIDS: usize = 8;
-
-/// A total and what of it is new.
-type Both = (u64, u64);
 
 #[derive(Default)]
 struct Sum {
@@ -64,10 +61,6 @@ impl View<'_> {
             _ => (Workload::OTHER, process.comm.clone()),
         }
     }
-}
-
-fn plus(sum: &mut Both, total: u64, growth: u64) {
-    *sum = (sum.0.saturating_add(total), sum.1.saturating_add(growth));
 }
 
 fn nobody() -> Allocator {

@@ -94,6 +94,14 @@ impl View<'_> {
     }
 }
 
+/// A total and what of it is new.
+type Both = (u64, u64);
+
+/// Adds to both. Numbers of other processes may be anything: no sum overflows.
+fn plus(sum: &mut Both, total: u64, growth: u64) {
+    *sum = (sum.0.saturating_add(total), sum.1.saturating_add(growth));
+}
+
 /// A counter from its total, its growth and the time that the growth took.
 fn count(total: u64, growth: u64, seconds: Option<f64>) -> Count {
     Count { total, per_second: seconds.map(|s| growth as f64 / s) }

@@ -1,19 +1,12 @@
 //! UVM page faults and page migrations by GPU and by workload.
 
-use super::{IsWorkload, View, count, latency, workload_at};
+use super::{Both, IsWorkload, View, count, latency, plus, workload_at};
 use crate::{
     events::sample::{Histogram, UvmSpace},
     host::workload::Workload,
     telemetry::state::{Uvm, UvmGpu, UvmWorkload},
 };
 use std::collections::BTreeMap;
-
-/// A total and what of it is new.
-type Both = (u64, u64);
-
-fn plus(sum: &mut Both, total: u64, growth: u64) {
-    *sum = (sum.0 + total, sum.1 + growth);
-}
 
 #[derive(Default)]
 struct Gpu {
