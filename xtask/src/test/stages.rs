@@ -4,7 +4,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::{
     count::{self, Counts},
@@ -86,7 +86,12 @@ fn forced(tree: &Tree, from: rust_src::From) -> Result<Counts> {
     match setup::tools(tree, from) {
         Ok(tools) => {
             let folder = tree.target.join(format!("ebpf-{from:?}").to_lowercase());
-            Ok(Counts::one(build::ebpf_into(tree, &tools, &folder).inspect_err(say::error).is_ok()))
+            let built = build::ebpf_into(tree, &tools, &folder).inspect_err(say::error).is_ok();
+            if built {
+                // It was built to see that it builds, and takes 300 MB.
+                std::fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+            }
+            Ok(Counts::one(built))
         }
         Err(e) => {
             eprintln!("skipped rust-src by {from:?}: {e:#}");
