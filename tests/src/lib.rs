@@ -3,5 +3,6 @@
 pub mod agent;
 pub mod binary;
 pub mod conformance;
+pub mod nvml;
 pub mod pty;
 pub mod readings;

@@ -1,6 +1,7 @@
 //! The live source with the probes that the configuration wants.
 
 use super::config::{Config, Profile};
+use super::health::WithHealth;
 use crate::{
     error::Result,
     events::{
@@ -32,5 +33,6 @@ pub fn open(config: &Config) -> Result<Box<dyn Source>> {
         max_cpu_percent: config.max_cpu_percent,
         ..Settings::default()
     };
-    Ok(Box::new(Live::start(settings, Path::new("/"))?))
+    let probes = Box::new(Live::start(settings, Path::new("/"))?);
+    Ok(Box::new(WithHealth::of(probes, &config.nvml)))
 }

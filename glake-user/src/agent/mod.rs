@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod gpu_events;
+pub mod health;
 pub mod http;
 pub mod live;
 mod lock;

@@ -128,7 +128,7 @@ pub fn markdown() -> String {
          one test per row takes the capability away.\n\n\
          The agent attaches its probes, then drops everything but the rows marked *kept*, becomes `privileges.user` if one \
          is set, and sets no_new_privs. `--seal` (`privileges.seal`) drops the kept ones too. It never needs \
-         `privileged: true`, opens no `/dev/nvidia*`, and makes no outbound connection.\n\n\
+         `privileged: true`, opens no `/dev/nvidia*` unless `nvml.enabled` is set, and makes no outbound connection.\n\n\
          | capability | why | kept | what is lost without it |\n|---|---|---|---|\n",
     );
     for need in NEEDS {

@@ -2,6 +2,7 @@
 //! judging by versions, changes nothing, and takes everything off again.
 
 mod findings;
+mod health;
 mod text;
 
 use super::{exit, out};
@@ -128,10 +129,16 @@ fn stdout_is_terminal() -> bool {
 fn examine(root: &Path) -> Result<Report> {
     let begun = Instant::now();
     let facts = kernel::facts(root);
-    let probes =
+    let mut probes =
         if ebpf::has_object() { ebpf::try_probes(root, &ebpf::Settings::default())? } else { Vec::new() };
     let mut coverage: Vec<Row> = coverage(&probes).into_iter().map(|c| row(c, &probes)).collect();
     coverage.push(uvm_row(root));
+    // Without a single probe tried there is a finding of its own.
+    let (row, probe) = health::row();
+    coverage.push(row);
+    if !probes.is_empty() {
+        probes.extend(probe);
+    }
     let host = Inventory::read(root);
     Ok(report(host, kernel::surroundings(root), facts, (probes, coverage), begun.elapsed()))
 }

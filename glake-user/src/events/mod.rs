@@ -5,6 +5,7 @@ pub mod event;
 pub mod heaps;
 pub mod histogram;
 pub mod kmsg;
+pub mod nvml;
 pub mod recording;
 pub mod sample;
 pub mod source;

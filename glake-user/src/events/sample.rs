@@ -6,6 +6,7 @@
 
 use super::heaps::Heaps;
 pub use super::histogram::{Histogram, add_row, trim};
+use super::nvml::Nvml;
 use crate::clock::Stamp;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,9 @@ pub struct Sample {
     /// What GLake's allocator holds in the host's processes, as they say. `None`: not looked for.
     #[serde(default)]
     pub heaps: Option<Heaps>,
+    /// What NVIDIA's management library says of the GPUs' health. `None`: it is not asked (the default).
+    #[serde(default)]
+    pub nvml: Option<Nvml>,
     /// Events known to be missed, by source and reason; a pair exists from the start, at 0.
     pub dropped: Vec<Dropped>,
     /// What the probes themselves cost.
@@ -68,7 +72,7 @@ pub enum ProbeState {
 pub struct Probe {
     /// Stable name: `block_complete`, `nvme_setup`, `uvm_evict`.
     pub name: String,
-    /// The family it serves: `block`, `nvme`, `iommu`, `dma`, `swiotlb`, `aer`, `io_uring`, `xid`, `uvm`.
+    /// The family it serves: `block`, `nvme`, `iommu`, `dma`, `swiotlb`, `aer`, `io_uring`, `xid`, `uvm`, `ecc`.
     pub family: String,
     /// The hook in the kernel's words: `block:block_rq_complete (raw trace point, BTF offsets)`.
     pub how: String,

@@ -13,6 +13,7 @@ pub mod cuda_kernels;
 pub mod heap;
 pub mod lockdown;
 pub mod mmap;
+pub mod nvml;
 pub mod process;
 pub mod tracefs;
 pub mod uvm;

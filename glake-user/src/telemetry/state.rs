@@ -7,6 +7,7 @@ use crate::{
     clock::Stamp,
     events::{
         event::Event,
+        nvml::Nvml,
         sample::{AerDevice, Operation, Probe},
     },
     host::{inventory::Inventory, workload::Workload},
@@ -64,6 +65,9 @@ pub struct State {
     /// What GLake's allocator holds, by workload and GPU, most reserved first. `None`: not looked for.
     #[serde(default)]
     pub allocators: Option<Vec<Allocator>>,
+    /// GPU health as NVIDIA's management library tells it, with its age. `None`: it is not asked (`nvml.enabled`).
+    #[serde(default)]
+    pub nvml: Option<Nvml>,
     /// Events known to be missed.
     pub dropped: Vec<Dropped>,
     /// Rare and slow events since the previous reading, oldest first, at most [`MAX_EVENTS`].

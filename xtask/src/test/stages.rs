@@ -103,7 +103,8 @@ fn forced(tree: &Tree, from: rust_src::From) -> Result<Counts> {
 fn build(lab: &Lab) -> Result<Counts> {
     build::glake(&lab.tree, build::Profile::Dev)?;
     // Libraries that tests load into other programs; `cargo test` builds none of them.
-    let libraries = ["--package=glake-preload", "--package=glake-standin-cuda", "--package=glake-python"];
+    let libraries = ["glake-preload", "glake-standin-cuda", "glake-standin-nvml", "glake-python"];
+    let libraries = libraries.map(|name| format!("--package={name}"));
     cmd::run(cargo(lab)?.args(["build", "--quiet"]).args(libraries))?;
     cmd::run(cargo(lab)?.args(["test", "--quiet", "--workspace", "--no-run"]))?;
     Ok(Counts::default())

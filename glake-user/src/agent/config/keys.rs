@@ -202,6 +202,44 @@ pub static KEYS: &[Key] = &[
         get: |config| config.event_store.display().to_string(),
     },
     Key {
+        name: "nvml.enabled",
+        kind: Kind::Flag,
+        restart: true,
+        help: "Ask NVML for ECC errors, replaced rows, MIG and memory. The agent then holds /dev/nvidiactl and the GPUs open.",
+        set: |config, text| set_flag(&mut config.nvml.enabled, text),
+        get: |config| config.nvml.enabled.to_string(),
+    },
+    Key {
+        name: "nvml.interval",
+        kind: Kind::Text,
+        restart: true,
+        help: "Time between two readings of NVML, 1s to 1h.",
+        set: |config, text| set_between(&mut config.nvml.interval, text, 1..=3600),
+        get: |config| show(config.nvml.interval),
+    },
+    Key {
+        name: "nvml.timeout",
+        kind: Kind::Text,
+        restart: true,
+        help: "NVML must answer within this time, 1s to 60s, else its values are unknown. Nothing else ever waits for it.",
+        set: |config, text| set_between(&mut config.nvml.timeout, text, 1..=60),
+        get: |config| show(config.nvml.timeout),
+    },
+    Key {
+        name: "nvml.library",
+        kind: Kind::Text,
+        restart: true,
+        help: "Name or path of the library, where the dynamic linker does not find the driver's own.",
+        set: |config, text| {
+            if text.is_empty() {
+                return Err("it is a name or a path".into());
+            }
+            config.nvml.library = text.to_owned();
+            Ok(())
+        },
+        get: |config| config.nvml.library.clone(),
+    },
+    Key {
         name: "log",
         kind: Kind::Text,
         restart: false,
@@ -222,6 +260,16 @@ fn set_flag(to: &mut bool, text: &str) -> Result<(), String> {
         "false" | "0" => false,
         _ => return Err("it is true or false".into()),
     };
+    Ok(())
+}
+
+fn set_between(to: &mut Duration, text: &str, seconds: std::ops::RangeInclusive<u64>) -> Result<(), String> {
+    let time = duration(text)?;
+    let (least, most) = (Duration::from_secs(*seconds.start()), Duration::from_secs(*seconds.end()));
+    if !(least..=most).contains(&time) {
+        return Err(format!("it must lie between {} and {}", show(least), show(most)));
+    }
+    *to = time;
     Ok(())
 }
 

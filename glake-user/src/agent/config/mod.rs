@@ -23,6 +23,19 @@ pub enum Profile {
 /// How much the agent says on stderr.
 pub type LogLevel = log::LevelFilter;
 
+/// Asking NVIDIA's management library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nvml {
+    /// Off, no device node of the driver is opened.
+    pub enabled: bool,
+    /// Time between readings.
+    pub interval: Duration,
+    /// A reading that takes longer makes its values unknown.
+    pub timeout: Duration,
+    /// The library's name or path.
+    pub library: String,
+}
+
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -50,6 +63,8 @@ pub struct Config {
     pub lock: PathBuf,
     /// The folder that keeps GPU events over restarts. Empty: they are not kept.
     pub event_store: PathBuf,
+    /// Asking NVIDIA's management library for the GPUs' health.
+    pub nvml: Nvml,
     /// How much to say.
     pub log: LogLevel,
 }
@@ -70,6 +85,13 @@ impl Default for Config {
             seal: false,
             lock: PathBuf::from("/run/glake/agent.lock"),
             event_store: PathBuf::from(crate::telemetry::event_store::DEFAULT_FOLDER),
+            nvml: Nvml {
+                enabled: false,
+                // As often as DCGM: these values move slowly.
+                interval: Duration::from_secs(30),
+                timeout: Duration::from_secs(5),
+                library: crate::events::nvml::WELL_KNOWN.to_owned(),
+            },
             log: LogLevel::Info,
         }
     }

@@ -37,6 +37,12 @@ impl Redactor {
             self.comm(&mut process.comm);
             self.path(&mut process.cgroup_path);
         }
+        for gpu in sample.nvml.iter_mut().flat_map(|n| &mut n.gpus) {
+            self.uuid(&mut gpu.uuid);
+            for instance in gpu.mig.iter_mut().flat_map(|mig| &mut mig.instances) {
+                self.uuid(&mut instance.uuid);
+            }
+        }
     }
 
     fn comm(&mut self, comm: &mut String) {
@@ -54,7 +60,8 @@ impl Redactor {
     /// The same stand-in as in the host's facts.
     fn uuid(&mut self, uuid: &mut Option<String>) {
         if let Some(uuid) = uuid {
-            *uuid = format!("GPU-{}", self.number("GPU", uuid));
+            let kind = if uuid.starts_with("MIG-") { "MIG" } else { "GPU" };
+            *uuid = format!("{kind}-{}", self.number(kind, uuid));
         }
     }
 

@@ -1,4 +1,4 @@
-//! What was booked since the agent started. Nothing in it ever falls.
+//! What was booked since the agent started. Nothing of it ever falls; what others count stands beside it, as they tell it.
 
 use super::{
     booking::Booking,
@@ -20,6 +20,8 @@ pub struct Ledger {
     /// What belongs to workloads.
     pub(super) workloads: Booking,
     gauges: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
+    /// Counters that something else keeps, as it told them last.
+    told: BTreeMap<&'static str, BTreeMap<Labels, u64>>,
     refused: u64,
     xid_lasts: BTreeMap<(String, u32), u64>,
 }
@@ -40,6 +42,7 @@ impl Ledger {
     /// Books what happened between two readings.
     pub fn book(&mut self, difference: &Difference, host: &Inventory) {
         self.gauges.clear();
+        self.told.clear();
         families::book(self, &difference.grown, host);
     }
 
@@ -109,6 +112,18 @@ impl Ledger {
         }
     }
 
+    /// A counter that something else keeps, whole: a GPU's ECC errors since it was made. Like a gauge it is gone in the next
+    /// interval unless it is told again, and it starts again where its keeper does.
+    pub fn tell(&mut self, family: &'static Family, labels: Labels, total: u64) {
+        debug_assert_eq!(family.kind, Type::Counter);
+        let cells = self.told.entry(family.name).or_default();
+        if cells.len() < family.max || cells.contains_key(&labels) {
+            cells.insert(labels, total);
+        } else {
+            self.refused += 1;
+        }
+    }
+
     /// The gauges of a family.
     pub fn gauges(&self, family: &Family) -> impl Iterator<Item = (&Labels, f64)> {
         self.gauges.get(family.name).into_iter().flatten().map(|(labels, value)| (labels, *value))
@@ -116,7 +131,8 @@ impl Ledger {
 
     /// The counters of a family that belong to no workload.
     pub fn counters(&self, family: &Family) -> impl Iterator<Item = (&Labels, u64)> {
-        self.counters.get(family.name).into_iter().flatten().map(|(labels, total)| (labels, *total))
+        let own = self.counters.get(family.name).into_iter().flatten();
+        own.chain(self.told.get(family.name).into_iter().flatten()).map(|(labels, total)| (labels, *total))
     }
 
     /// The histograms of a family.

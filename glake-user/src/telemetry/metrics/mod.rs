@@ -15,6 +15,8 @@ pub mod tree;
 #[cfg(test)]
 mod heap_tests;
 #[cfg(test)]
+mod nvml_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod uvm_tests;

@@ -99,7 +99,7 @@ families! {
         "Block requests put back by the driver.", "no block probe is attached, or this kernel does not report requeues";
     /// NVMe latency.
     NVME_COMMAND_DURATION = "glake_nvme_command_duration_seconds", Histogram, "seconds",
-        &["controller", "pci_bus_id", "operation"], &["controller", "pci_bus_id"], 1_088,
+        &["controller", "pci_bus_id", "operation"], &["controller", "pci_bus_id"], 816,
         "Time from submission to completion of NVMe commands, all I/O queues of a controller together.",
         "no NVMe drive, or the NVMe probes are not attached";
     /// NVMe errors.
@@ -232,12 +232,76 @@ families! {
         "When the newest Xid of this code came, in seconds since 1970. Alert on this: a counter born at 1 has no increase().",
         "no Xid since agent start";
     /// GPU present.
-    GPU_UP = "glake_gpu_up", Gauge, "", &["UUID", "pci_bus_id"], &[], 32,
-        "1: bound to the driver. 0: fell off the bus since boot.", "no NVIDIA driver, or it lists no GPU";
+    GPU_UP = "glake_gpu_up", Gauge, "", &["UUID", "pci_bus_id"], &[], 16,
+        "1: bound to the driver. 0: fell off the bus since boot, by its Xid 79 or by NVML where that is asked.", "no NVIDIA driver, or it lists no GPU";
     /// GPU facts.
     GPU_INFO = "glake_gpu_info", Gauge, "",
-        &["UUID", "pci_bus_id", "gpu", "device", "model", "driver_version"], &[], 32,
+        &["UUID", "pci_bus_id", "gpu", "device", "model", "driver_version"], &[], 16,
         "Static facts of a GPU, always 1. Join key: UUID.", "no NVIDIA driver, or it lists no GPU";
+    /// NVML answers.
+    NVML_UP = "glake_nvml_up", Gauge, "", &[], &[], 1,
+        "1: NVML answered its newest reading in time. 0: it does not; then every series that comes from it is absent, and /healthz says why.",
+        "nvml.enabled is false (default), or the first reading is under way";
+    /// NVML's age.
+    NVML_READ = "glake_nvml_last_read_timestamp_seconds", Gauge, "seconds", &[], &[], 1,
+        "When NVML's newest complete reading ended, in seconds since 1970.", "nvml.enabled is false (default), or NVML never answered";
+    /// NVML's failures.
+    NVML_FAILED = "glake_nvml_failed_reads_total", Counter, "", &[], &[], 1,
+        "Readings of NVML that failed or did not come within nvml.timeout.", "nvml.enabled is false (default)";
+    /// ECC.
+    GPU_ECC = "glake_gpu_ecc_errors_total", Counter, "", &["UUID", "pci_bus_id", "severity"], &[], 32,
+        "ECC errors (severity: corrected, uncorrected) as NVML counts them since the driver was loaded or the GPU was reset; they start again at 0 then.",
+        "nvml.enabled is false, NVML does not answer, or the GPU has no ECC or has it switched off: not 0";
+    /// ECC ever.
+    GPU_ECC_AGGREGATE = "glake_gpu_ecc_aggregate_errors_total", Counter, "", &["UUID", "pci_bus_id", "severity"], &[], 32,
+        "ECC errors as NVML counts them over the GPU's life.",
+        "as glake_gpu_ecc_errors_total";
+    /// Remapped rows.
+    GPU_REMAPPED = "glake_gpu_remapped_rows_total", Counter, "", &["UUID", "pci_bus_id", "cause"], &[], 32,
+        "Rows of HBM replaced by spare ones, by cause: correctable or uncorrectable errors. One that keeps rising is memory that degrades.",
+        "nvml.enabled is false, NVML does not answer, or the GPU does not remap rows (before Ampere: glake_gpu_retired_pages_total)";
+    /// Remapping pending.
+    GPU_REMAP_PENDING = "glake_gpu_row_remap_pending", Gauge, "", &["UUID", "pci_bus_id"], &[], 16,
+        "1: a row remapping waits for the next reset of the GPU.", "as glake_gpu_remapped_rows_total";
+    /// Remapping failed.
+    GPU_REMAP_FAILURE = "glake_gpu_row_remap_failure", Gauge, "", &["UUID", "pci_bus_id"], &[], 16,
+        "1: a row remapping failed: no spare row is left. A reset does not cure it; have the GPU replaced.",
+        "as glake_gpu_remapped_rows_total";
+    /// Retired pages.
+    GPU_RETIRED = "glake_gpu_retired_pages_total", Counter, "", &["UUID", "pci_bus_id", "cause"], &[], 32,
+        "Pages of GPU memory taken out of use, by cause: multiple_single_bit or double_bit errors.",
+        "nvml.enabled is false, NVML does not answer, or the GPU remaps rows instead (Ampere and newer)";
+    /// MIG.
+    GPU_MIG = "glake_gpu_mig_enabled", Gauge, "", &["UUID", "pci_bus_id"], &[], 16,
+        "1: the GPU is split into MIG instances. 0: it could be and is not.",
+        "nvml.enabled is false, NVML does not answer, or the GPU has no MIG";
+    /// Memory.
+    GPU_MEMORY_SIZE = "glake_gpu_memory_size_bytes", Gauge, "bytes", &["UUID", "pci_bus_id"], &[], 16,
+        "Memory of a GPU, whole: used, free and what the driver keeps.", "nvml.enabled is false, or NVML does not answer";
+    /// Used.
+    GPU_MEMORY_USED = "glake_gpu_memory_used_bytes", Gauge, "bytes", &["UUID", "pci_bus_id"], &[], 16,
+        "Used memory of a GPU. Under MIG what its instances use is in it.", "as glake_gpu_memory_size_bytes";
+    /// Free.
+    GPU_MEMORY_FREE = "glake_gpu_memory_free_bytes", Gauge, "bytes", &["UUID", "pci_bus_id"], &[], 16,
+        "Free memory of a GPU.", "as glake_gpu_memory_size_bytes";
+    /// Busy.
+    GPU_UTILIZATION = "glake_gpu_utilization_ratio", Gauge, "ratio", &["UUID", "pci_bus_id"], &[], 16,
+        "Share of the last moments in which some kernel ran, 0 to 1: not how much of the GPU it used. Under MIG it is not defined and absent: there use DCGM_FI_PROF_GR_ENGINE_ACTIVE per instance.",
+        "nvml.enabled is false, NVML does not answer, or MIG is on: not 0";
+    /// Instances.
+    GPU_INSTANCE_INFO = "glake_gpu_instance_info", Gauge, "",
+        &["UUID", "pci_bus_id", "GPU_I_ID", "GPU_I_PROFILE", "compute_instance", "instance_uuid"], &[], 56,
+        "A MIG instance, always 1. UUID is that of its GPU, as DCGM prints it; instance_uuid (MIG-...) is what a kubelet calls the device: join by it.",
+        "nvml.enabled is false, NVML does not answer, or no GPU has MIG instances";
+    /// Their memory.
+    GPU_INSTANCE_SIZE = "glake_gpu_instance_memory_size_bytes", Gauge, "bytes", &["UUID", "pci_bus_id", "GPU_I_ID"], &[], 56,
+        "Memory of a MIG instance: a part of its GPU's, never to be added to it.", "as glake_gpu_instance_info";
+    /// Used.
+    GPU_INSTANCE_USED = "glake_gpu_instance_memory_used_bytes", Gauge, "bytes", &["UUID", "pci_bus_id", "GPU_I_ID"], &[], 56,
+        "Used memory of a MIG instance: a part of its GPU's, never to be added to it.", "as glake_gpu_instance_info";
+    /// Free.
+    GPU_INSTANCE_FREE = "glake_gpu_instance_memory_free_bytes", Gauge, "bytes", &["UUID", "pci_bus_id", "GPU_I_ID"], &[], 56,
+        "Free memory of a MIG instance.", "as glake_gpu_instance_info";
     /// SXid.
     SXID_ERRORS = "glake_nvswitch_sxid_errors_total", Counter, "", &["pci_bus_id", "sxid"], &["sxid"], 48,
         "SXid reports of an NVSwitch since agent start.", "no NVSwitch, or no SXid since agent start";

@@ -421,6 +421,7 @@ fn full_ledger() -> Book {
         }]),
         uvm: Some(super::uvm_tests::paging(1)),
         heaps: Some(super::heap_tests::heaps(1)),
+        nvml: Some(super::nvml_tests::health()),
         dropped: vec![Dropped { source: "ring".into(), reason: "ring_full".into(), count: 0 }],
         cost: Cost { map_bytes: 4096, ebpf_run_time_ns: Some(7) },
     };

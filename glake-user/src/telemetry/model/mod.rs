@@ -57,6 +57,7 @@ impl State {
             xid: view.xid(),
             uvm: view.uvm(),
             allocators: view.allocators(),
+            nvml: newer.nvml.clone(),
             dropped: view.dropped(),
             events: Vec::new(),
             cost: view.cost(),

@@ -4,6 +4,7 @@ mod block;
 mod devices;
 mod heaps;
 mod nvme;
+mod nvml;
 mod uvm;
 mod xid;
 
@@ -19,6 +20,7 @@ pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
     nvme::book(ledger, grown, host);
     devices::book(ledger, grown, host);
     xid::book(ledger, grown, host);
+    nvml::book(ledger, grown);
     uvm::book(ledger, grown, host);
     heaps::book(ledger, grown, host);
     ledger.workloads.settle(grown.at.monotonic_ns);

@@ -74,7 +74,8 @@ fn facts(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
     let boot_ns = grown.at.realtime_ns.saturating_sub(grown.at.monotonic_ns);
     for (index, gpu) in host.gpus.iter().enumerate() {
         let labels = identity(gpu);
-        let lost = ledger.xid_last(&gpu.pci, catalogue::FELL_OFF).is_some_and(|at| at >= boot_ns);
+        let lost = ledger.xid_last(&gpu.pci, catalogue::FELL_OFF).is_some_and(|at| at >= boot_ns)
+            || grown.nvml.iter().flat_map(|n| &n.gpus).any(|g| g.lost && g.pci.as_ref() == Some(&gpu.pci));
         ledger.gauge(&GPU_UP, labels.clone(), if lost { 0.0 } else { 1.0 });
         let mut info = labels.clone();
         info.push(("gpu", index.to_string()));
