@@ -1,12 +1,15 @@
 //! A GPU through the CUDA driver.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Costs, Device, Event, Granularity, Handle, Memory, Stream};
+use super::{Costs, Device, Event, Granularity, Handle, InFlight, Memory, Piece, Refused, Stream};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Kind, Result};
+use crate::sys::buffer::{Buffer, Lent, Part};
 use crate::sys::cuda_gpu::{self, CudaGpu};
+use crate::sys::cuda_host;
 
 /// Between two looks at an event that is waited for.
 const LOOK: Duration = Duration::from_micros(20);
@@ -18,13 +21,21 @@ pub fn count() -> Result<u32> {
 
 /// One GPU of this process.
 pub struct Cuda {
-    gpu: CudaGpu,
+    gpu: Arc<CudaGpu>,
 }
 
 impl Cuda {
     /// Opens GPU `ordinal`. `Missing` without a driver, `Unsupported` where the GPU cannot map memory.
     pub fn open(ordinal: u32) -> Result<Cuda> {
-        Ok(Cuda { gpu: CudaGpu::open(ordinal)? })
+        Ok(Cuda { gpu: Arc::new(CudaGpu::open(ordinal)?) })
+    }
+
+    /// Marks the end of a copy that `begun` says has begun; without a mark the part cannot be used again.
+    fn in_flight(&self, stream: Stream, lent: Lent, begun: Result<()>) -> Result<InFlight, Refused> {
+        match begun.and_then(|()| self.record(stream)) {
+            Ok(event) => Ok(InFlight::new(Arc::new(lent), event)),
+            Err(error) => Err(Refused::after(lent, error)),
+        }
     }
 
     /// The driver's own calls, for benchmarks.
@@ -163,5 +174,23 @@ impl Device for Cuda {
 
     fn read(&self, stream: Stream, from: u64, bytes: &mut [u8]) -> Result<()> {
         self.gpu.read(stream.0, from, bytes)
+    }
+
+    fn register(&self, buffer: &Buffer) -> Result<()> {
+        cuda_host::register(&self.gpu, buffer)
+    }
+
+    fn upload(&self, stream: Stream, part: Part, pieces: &[Piece]) -> Result<InFlight, Refused> {
+        let lent = Lent::new(Refused::outside(part, pieces)?);
+        let mut pieces = pieces.iter();
+        let begun = pieces.try_for_each(|p| self.gpu.upload(stream.0, p.address, &lent, p.at, p.size));
+        self.in_flight(stream, lent, begun)
+    }
+
+    fn download(&self, stream: Stream, part: Part, pieces: &[Piece]) -> Result<InFlight, Refused> {
+        let lent = Lent::new(Refused::outside(part, pieces)?);
+        let mut pieces = pieces.iter();
+        let begun = pieces.try_for_each(|p| self.gpu.download(stream.0, &lent, p.at, p.address, p.size));
+        self.in_flight(stream, lent, begun)
     }
 }

@@ -7,8 +7,9 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::Costs;
+use super::{Costs, InFlight, Late, Piece, Refused};
 use crate::error::Result;
+use crate::sys::buffer::{Buffer, Part};
 
 /// A piece of physical memory on the device: what cuMemCreate gives. A number to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,4 +181,27 @@ pub trait Device: Send + Sync {
 
     /// Copies device memory to the host after the stream's earlier work, and waits for it.
     fn read(&self, stream: Stream, from: u64, bytes: &mut [u8]) -> Result<()>;
+
+    /// Lets every GPU of this process copy from and to the buffer without a stop on the way, until the buffer is freed.
+    /// About 43 ms a GiB (H200). `Exhausted` when no more memory may be locked.
+    fn register(&self, buffer: &Buffer) -> Result<()>;
+
+    /// Begins to copy pieces of `part` to the device, in stream order. The part belongs to the copy until
+    /// [`Device::collect`] gives it back.
+    fn upload(&self, stream: Stream, part: Part, pieces: &[Piece]) -> Result<InFlight, Refused>;
+
+    /// Begins to copy pieces of device memory into `part`; otherwise as [`Device::upload`].
+    fn download(&self, stream: Stream, part: Part, pieces: &[Piece]) -> Result<InFlight, Refused>;
+
+    /// Waits for a copy, `timeout_ns` at most, and gives its part back. A copy that is late may be asked after again; if it
+    /// is dropped instead, its part's memory is kept for ever.
+    fn collect(&self, flight: InFlight, timeout_ns: u64) -> Result<Part, Late> {
+        match self.wait(flight.event(), timeout_ns) {
+            Ok(()) => {
+                self.recycle(flight.event());
+                flight.landed()
+            }
+            Err(error) => Err(Late { error, flight: Some(flight) }),
+        }
+    }
 }

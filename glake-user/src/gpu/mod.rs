@@ -6,6 +6,8 @@
 pub mod costs;
 pub mod cuda;
 pub mod device;
+mod flight;
 
 pub use costs::Costs;
 pub use device::{Call, Device, Event, Granularity, Handle, Memory, Stream};
+pub use flight::{InFlight, Late, Piece, Refused};

@@ -5,12 +5,13 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::gpu_memory::GpuMemory;
 use super::gpu_stream::{Streams, Work};
 use crate::error::{Error, Kind, Result};
-use crate::gpu::{Call, Costs, Device, Event, Granularity, Handle, Memory, Stream};
+use crate::gpu::{Call, Costs, Device, Event, Granularity, Handle, InFlight, Memory, Piece, Refused, Stream};
+use crate::sys::buffer::{Buffer, Lent, Part};
 
 /// What the host GPU is like.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -155,6 +156,27 @@ impl HostGpu {
         let line = if call == Call::Unmap { self.settings.costs.unmap } else { self.settings.costs.access };
         let handles = self.lock().memory.handles(address, size);
         self.call(call, handles.iter().map(|h| line.at(*h)).sum())
+    }
+
+    /// Puts a copy between host and device into a stream, and a mark after it.
+    fn fly(
+        &self,
+        stream: Stream,
+        part: Part,
+        pieces: &[Piece],
+        work: impl FnOnce(Arc<Lent>, Vec<Piece>) -> Work,
+    ) -> Result<InFlight, Refused> {
+        let part = Refused::outside(part, pieces)?;
+        let lent = Arc::new(Lent::new(part));
+        let event =
+            self.push(stream, work(Arc::clone(&lent), pieces.to_vec())).and_then(|()| self.record(stream));
+        match (event, Arc::try_unwrap(lent)) {
+            (Ok(event), Ok(lent)) => Ok(InFlight::new(Arc::new(lent), event)),
+            (Ok(event), Err(shared)) => Ok(InFlight::new(shared, event)),
+            // Nobody else holds it: the work was never put in.
+            (Err(error), Ok(lent)) => Err(Refused::before(lent.back(), error)),
+            (Err(error), Err(_)) => Err(Refused { error, part: None }),
+        }
     }
 
     fn push(&self, stream: Stream, work: Work) -> Result<()> {
@@ -311,5 +333,17 @@ impl Device for HostGpu {
     fn read(&self, stream: Stream, from: u64, bytes: &mut [u8]) -> Result<()> {
         self.synchronize(stream)?;
         self.lock().memory.read(from, bytes)
+    }
+
+    fn register(&self, _buffer: &Buffer) -> Result<()> {
+        self.call(Call::Create, 0).map(drop)
+    }
+
+    fn upload(&self, stream: Stream, part: Part, pieces: &[Piece]) -> Result<InFlight, Refused> {
+        self.fly(stream, part, pieces, |lent, pieces| Work::Upload { lent, pieces })
+    }
+
+    fn download(&self, stream: Stream, part: Part, pieces: &[Piece]) -> Result<InFlight, Refused> {
+        self.fly(stream, part, pieces, |lent, pieces| Work::Download { lent, pieces })
     }
 }

@@ -2,16 +2,20 @@
 //! ahead as it does with a real GPU.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::gpu_memory::GpuMemory;
 use crate::error::{Error, Kind, Result};
-use crate::gpu::{Event, Stream};
+use crate::gpu::{Event, Piece, Stream};
+use crate::sys::buffer::Lent;
 
 /// A piece of work.
 #[derive(Debug)]
 pub(super) enum Work {
     Fill { address: u64, size: u64, byte: u8 },
     Copy { to: u64, from: u64, size: u64 },
+    Upload { lent: Arc<Lent>, pieces: Vec<Piece> },
+    Download { lent: Arc<Lent>, pieces: Vec<Piece> },
     Mark(Event),
     WaitFor(Event),
 }
@@ -138,6 +142,10 @@ impl Streams {
             match work.1 {
                 Work::Fill { address, size, byte } => memory.fill(address, size, byte)?,
                 Work::Copy { to, from, size } => memory.copy(to, from, size)?,
+                Work::Upload { lent, pieces } => pieces.iter().try_for_each(|p| upload(memory, &lent, *p))?,
+                Work::Download { lent, pieces } => {
+                    pieces.iter().try_for_each(|p| download(memory, &lent, *p))?
+                }
                 Work::Mark(event) => {
                     self.waiting.remove(&event);
                 }
@@ -146,4 +154,34 @@ impl Streams {
         }
         Ok(())
     }
+}
+
+/// How much of a copy is done at a time.
+const STEP: usize = 256 << 10;
+
+/// Each step of a copy between host and device: where it is, and how long.
+fn steps(size: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..size).step_by(STEP).map(move |at| (at, STEP.min(size - at)))
+}
+
+fn outside(e: std::io::Error) -> Error {
+    Error::new(Kind::Misuse, "copying a part of host memory").because(e)
+}
+
+fn upload(memory: &mut GpuMemory, lent: &Lent, piece: Piece) -> Result<()> {
+    let mut bytes = vec![0; STEP.min(piece.size)];
+    for (step, len) in steps(piece.size) {
+        lent.part().get(piece.at + step, &mut bytes[..len]).map_err(outside)?;
+        memory.write(piece.address + step as u64, &bytes[..len])?;
+    }
+    Ok(())
+}
+
+fn download(memory: &mut GpuMemory, lent: &Lent, piece: Piece) -> Result<()> {
+    let mut bytes = vec![0; STEP.min(piece.size)];
+    for (step, len) in steps(piece.size) {
+        memory.read(piece.address + step as u64, &mut bytes[..len])?;
+        lent.put(piece.at + step, &bytes[..len]).map_err(outside)?;
+    }
+    Ok(())
 }

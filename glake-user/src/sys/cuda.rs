@@ -73,6 +73,8 @@ functions! {
     read = c"cuMemcpyDtoHAsync_v2": (*mut c_void, u64, usize, cu::CUstream);
     alloc = c"cuMemAlloc_v2": (*mut u64, usize);
     free = c"cuMemFree_v2": (u64);
+    host_register = c"cuMemHostRegister_v2": (*mut c_void, usize, c_uint);
+    host_unregister = c"cuMemHostUnregister": (*mut c_void);
     error_name = c"cuGetErrorName": (c_uint, *mut *const c_char);
     module_load = c"cuModuleLoadData": (*mut cu::CUmodule, *const c_void);
     module_function = c"cuModuleGetFunction": (*mut cu::CUfunction, cu::CUmodule, *const c_char);

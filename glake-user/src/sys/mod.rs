@@ -6,9 +6,11 @@
 
 pub mod bpf;
 pub mod btf;
+pub mod buffer;
 pub mod caps;
 pub(crate) mod cuda;
 pub mod cuda_gpu;
+pub(crate) mod cuda_host;
 pub mod cuda_kernels;
 pub mod heap;
 pub mod lockdown;
@@ -16,4 +18,5 @@ pub mod mmap;
 pub mod nvml;
 pub mod process;
 pub mod tracefs;
+pub mod uring;
 pub mod uvm;

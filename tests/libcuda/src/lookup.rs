@@ -7,10 +7,11 @@ use crate::contexts::put;
 use crate::state::{Code, INVALID_VALUE, NOT_FOUND};
 
 /// Names without a suffix mean the newest form the caller's version has.
-const NEWEST: [(&str, &str); 9] = [
+const NEWEST: [(&str, &str); 10] = [
     ("cuMemAlloc", "cuMemAlloc_v2"),
     ("cuMemFree", "cuMemFree_v2"),
     ("cuMemGetInfo", "cuMemGetInfo_v2"),
+    ("cuMemHostRegister", "cuMemHostRegister_v2"),
     ("cuMemGetAddressRange", "cuMemGetAddressRange_v2"),
     ("cuCtxPushCurrent", "cuCtxPushCurrent_v2"),
     ("cuCtxPopCurrent", "cuCtxPopCurrent_v2"),
@@ -34,7 +35,7 @@ macro_rules! table {
 table! {
     contexts: cuInit, cuDriverGetVersion, cuDeviceGetCount, cuDeviceGet, cuDeviceGetName, cuDeviceGetPCIBusId, cuDeviceGetAttribute, cuDeviceCanAccessPeer, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxGetState, cuCtxCreate_v2, cuCtxGetCurrent, cuCtxSetCurrent, cuCtxPushCurrent_v2, cuCtxPopCurrent_v2, cuCtxGetDevice, cuCtxSynchronize, cuCtxEnablePeerAccess, cuGetErrorName;
     streams: cuStreamCreate, cuStreamDestroy_v2, cuStreamSynchronize, cuStreamBeginCapture_v2, cuStreamEndCapture, cuStreamIsCapturing, cuStreamWaitEvent, cuEventCreate, cuEventDestroy_v2, cuEventRecord, cuEventQuery, cuEventElapsedTime, cuModuleLoadData, cuModuleGetFunction, cuLaunchKernel;
-    memory: cuMemAlloc_v2, cuMemFree_v2, cuMemGetInfo_v2, cuMemGetAddressRange_v2, cuPointerGetAttribute, cuMemGetAllocationGranularity, cuMemAddressReserve, cuMemAddressFree, cuMemCreate, cuMemRelease, cuMemMap, cuMemUnmap, cuMemSetAccess, cuMemExportToShareableHandle, cuMemImportFromShareableHandle, cuMemsetD8Async, cuMemcpyDtoDAsync_v2, cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2;
+    memory: cuMemAlloc_v2, cuMemFree_v2, cuMemGetInfo_v2, cuMemGetAddressRange_v2, cuPointerGetAttribute, cuMemGetAllocationGranularity, cuMemAddressReserve, cuMemAddressFree, cuMemCreate, cuMemRelease, cuMemMap, cuMemUnmap, cuMemSetAccess, cuMemExportToShareableHandle, cuMemImportFromShareableHandle, cuMemsetD8Async, cuMemcpyDtoDAsync_v2, cuMemcpyHtoDAsync_v2, cuMemcpyDtoHAsync_v2, cuMemHostRegister_v2, cuMemHostUnregister;
 }
 
 #[unsafe(no_mangle)]

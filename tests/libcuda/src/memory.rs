@@ -256,3 +256,28 @@ pub(crate) extern "C" fn cuMemcpyDtoHAsync_v2(
     let bytes = unsafe { std::slice::from_raw_parts_mut(to, size) };
     code(gpu.device.read(Stream(0), from, bytes), |()| {})
 }
+
+/// Ranges registered: where, and how long.
+static REGISTERED: std::sync::Mutex<Vec<(usize, usize)>> = std::sync::Mutex::new(Vec::new());
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemHostRegister_v2(at: *mut c_void, size: usize, _flags: c_uint) -> Code {
+    let (start, mut registered) = (at as usize, lock(&REGISTERED));
+    if start == 0 || size == 0 || registered.iter().any(|(a, s)| start < a + s && *a < start + size) {
+        return INVALID_VALUE;
+    }
+    registered.push((start, size));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cuMemHostUnregister(at: *mut c_void) -> Code {
+    let mut registered = lock(&REGISTERED);
+    match registered.iter().position(|r| r.0 == at as usize) {
+        Some(i) => {
+            registered.remove(i);
+            SUCCESS
+        }
+        None => INVALID_VALUE,
+    }
+}

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, ensure};
 use glake::error::{Error, Kind};
-use glake::gpu::{Device, Handle, Stream};
+use glake::gpu::{Device, Handle, Piece, Stream};
+use glake::sys::buffer::Buffer;
 use std::os::fd::AsFd;
 
 use super::Rule;
@@ -14,6 +15,11 @@ const LONG_NS: u64 = 10_000_000_000;
 pub fn rules() -> Vec<Rule<'static, dyn Device>> {
     vec![
         Rule { says: "bytes written come back", check: &written_bytes_come_back },
+        Rule {
+            says: "bytes of a registered buffer arrive, and come back into another",
+            check: &registered_copies,
+        },
+        Rule { says: "a copy that cannot begin gives its part back or keeps it", check: &refused_copies },
         Rule { says: "one handle mapped at two places shows the same bytes", check: &two_views },
         Rule { says: "bytes survive being unmapped and mapped elsewhere", check: &bytes_survive },
         Rule { says: "a second mapping is used in stream order while the first is busy", check: &busy_alias },
@@ -79,6 +85,40 @@ fn written_bytes_come_back(d: &(dyn Device + 'static)) -> Result<()> {
     d.read(Stream(0), at, &mut back)?;
     ensure!(back == bytes, "other bytes came back");
     Ok(drop_range(d, &range)?)
+}
+
+fn registered_copies(d: &(dyn Device + 'static)) -> Result<()> {
+    let range = make_range(d, 2)?;
+    let buffer = Buffer::new(4 << 20, None)?;
+    d.register(&buffer)?;
+    let mut parts = buffer.split(1 << 20);
+    let bytes: Vec<u8> = (0..300_000_u32).map(|i| (i * 7 % 251) as u8).collect();
+    let (mut out, back) = (parts.remove(0), parts.remove(0));
+    out.put(11, &bytes)?;
+    // Across the border of two handles.
+    let at = range.at + range.size / 2 - 5000;
+    let piece = |at, size, address| [Piece { at, size, address }];
+    let up = d.upload(Stream(0), out, &piece(11, bytes.len(), at)).map_err(|r| r.error)?;
+    let down = d.download(Stream(0), back, &piece(3, bytes.len(), at)).map_err(|r| r.error)?;
+    let back = d.collect(down, LONG_NS).map_err(|l| l.error)?;
+    d.collect(up, LONG_NS).map_err(|l| l.error)?;
+    let mut seen = vec![0; bytes.len()];
+    back.get(3, &mut seen)?;
+    ensure!(seen == bytes, "other bytes came back");
+    drop_range(d, &range)?;
+    Ok(())
+}
+
+fn refused_copies(d: &(dyn Device + 'static)) -> Result<()> {
+    let range = make_range(d, 1)?;
+    let part = Buffer::new(4096, None)?.split(4096).remove(0);
+    let outside = Piece { at: 4000, size: 100, address: range.at };
+    let Err(refused) = d.upload(Stream(0), part, &[outside]).map(|f| d.collect(f, LONG_NS)) else {
+        anyhow::bail!("100 bytes from 4000 of a part of 4096 were copied");
+    };
+    ensure!(refused.error.kind() == Kind::Misuse, "refused as {:?}", refused.error.kind());
+    drop_range(d, &range)?;
+    Ok(())
 }
 
 fn two_views(d: &(dyn Device + 'static)) -> Result<()> {
