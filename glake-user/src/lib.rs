@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod cli;
 pub mod clock;
+pub mod copy;
 pub mod diagnose;
 pub mod embed;
 pub mod error;

@@ -16,6 +16,7 @@ pub mod heap;
 pub mod lockdown;
 pub mod mmap;
 pub mod nvml;
+pub mod pagecache;
 pub mod process;
 pub mod tracefs;
 pub mod uring;

@@ -1,0 +1,224 @@
+//! One copy: chunks handed out to lanes, progress, deadline, and what came of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::lanes::{Lane, Outcome};
+use super::span::{Chunk, Span, chunks};
+use super::{Ring, Source};
+use crate::error::{Error, Kind, Result};
+use crate::gpu::{Device, Stream};
+
+/// How long lanes get to notice that a copy is given up.
+const GRACE: Duration = Duration::from_millis(500);
+/// Between two reports of progress.
+const REPORT: Duration = Duration::from_millis(100);
+
+/// How a copy is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Threads that read.
+    pub lanes: usize,
+    /// Parts of the ring for each: one is filled while the others are fetched by the GPU.
+    pub parts_per_lane: usize,
+    /// The longest that the copy may take.
+    pub limit: Duration,
+    /// Work of this stream must be over before the device memory is written.
+    pub after: Option<Stream>,
+}
+
+/// What a copy did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moved {
+    /// Bytes that reached the device.
+    pub bytes: u64,
+    /// From the first read to the last byte on the device.
+    pub elapsed: Duration,
+    /// What the lanes' threads used of CPUs.
+    pub cpu: Duration,
+    /// What went another way than asked, and why.
+    pub notes: Vec<String>,
+}
+
+/// What lanes share.
+pub struct Job {
+    /// The file.
+    pub source: Arc<Source>,
+    /// The GPU.
+    pub device: Arc<dyn Device>,
+    /// The stream that all copies of the job are in.
+    pub stream: Stream,
+    chunks: Vec<Chunk>,
+    next: AtomicUsize,
+    stop: AtomicBool,
+    end: Instant,
+    moved: AtomicU64,
+    notes: Mutex<Vec<String>>,
+}
+
+impl Job {
+    /// The next chunk that nobody has taken. `None` when there is no more, or the job was given up.
+    pub fn next(&self) -> Option<&Chunk> {
+        if self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.chunks.get(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Time until the deadline, also when the job was given up.
+    pub fn time(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Time to go on; an error when there is none.
+    pub fn left(&self) -> Result<Duration> {
+        let left = self.time();
+        if left.is_zero() || self.stop.load(Ordering::Relaxed) {
+            let what = format!("copying {}: the time is over", self.source.path().display());
+            return Err(Error::new(Kind::TimedOut, what));
+        }
+        Ok(left)
+    }
+
+    /// Counts bytes that are on the device.
+    pub fn arrived(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Says once what went another way.
+    pub fn note(&self, note: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+
+    fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+}
+
+/// Copies `spans` of a file to the device by `lane`, and returns when all bytes are there. `progress` is told the bytes done
+/// every tenth of a second.
+///
+/// Errors: `BadInput` when a span is outside the file or the file changed meanwhile, `TimedOut` after
+/// [`Settings::limit`], and what the file, the ring or the device refused. After an error the device memory of the spans
+/// holds anything.
+pub fn read(
+    source: &Arc<Source>,
+    spans: &[Span],
+    device: &Arc<dyn Device>,
+    ring: &Ring,
+    lane: &Arc<dyn Lane>,
+    settings: &Settings,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Moved> {
+    let chunks = chunks(spans, source.size(), ring.part_size(), source.align())?;
+    let stream = device.create_stream()?;
+    let job = Arc::new(Job {
+        source: Arc::clone(source),
+        device: Arc::clone(device),
+        stream,
+        chunks,
+        next: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+        end: Instant::now() + settings.limit,
+        moved: AtomicU64::new(0),
+        notes: Mutex::new(Vec::new()),
+    });
+    let begun = Instant::now();
+    let before = settings.after.map(|other| device.record(other)).transpose()?;
+    let waits = before.map_or(Ok(()), |event| device.stream_wait(stream, event));
+    let ended = waits.and_then(|()| run(&job, ring, lane, settings, progress));
+    let elapsed = begun.elapsed();
+    // Destroying a stream waits for its work, which may be what never ends.
+    if !ended.as_ref().is_err_and(|e| matches!(e.kind(), Kind::TimedOut | Kind::Device)) {
+        before.into_iter().for_each(|event| device.recycle(event));
+        device.destroy_stream(stream)?;
+    }
+    let cpu = ended?;
+    source.unchanged()?;
+    let notes = std::mem::take(&mut *job.notes.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(Moved { bytes: job.moved(), elapsed, cpu, notes })
+}
+
+/// Starts the lanes and waits for them; the CPU time they used.
+fn run(
+    job: &Arc<Job>,
+    ring: &Ring,
+    lane: &Arc<dyn Lane>,
+    settings: &Settings,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Duration> {
+    let lanes = settings.lanes.max(1).min(job.chunks.len());
+    let mut parts = ring.lend(lanes * settings.parts_per_lane.max(1))?;
+    let lent = parts.len();
+    let lanes = lanes.min(lent);
+    let (tell, told) = channel();
+    for number in 0..lanes {
+        let share = parts.split_off(parts.len() - parts.len() / (lanes - number));
+        let (shared, lane, tell) = (Arc::clone(job), Arc::clone(lane), tell.clone());
+        let work = move || {
+            // The receiver may be gone: then the copy was given up, and the parts count as lost.
+            let _ = tell.send(lane.run(&shared, share));
+        };
+        let thread = std::thread::Builder::new().name(format!("glake-copy-{number}"));
+        if let Err(e) = thread.spawn(work) {
+            job.stop.store(true, Ordering::Relaxed);
+            let started = gather(job, &told, number, progress);
+            ring.give(started.parts, lent.saturating_sub(started.count));
+            return Err(Error::os("starting a thread to copy with", e));
+        }
+    }
+    drop(tell);
+    let gathered = gather(job, &told, lanes, progress);
+    ring.give(gathered.parts, lent.saturating_sub(gathered.count));
+    gathered.result.map(|()| gathered.cpu)
+}
+
+/// What the lanes answered, put together.
+struct Gathered {
+    parts: Vec<crate::sys::buffer::Part>,
+    count: usize,
+    result: Result<()>,
+    cpu: Duration,
+}
+
+fn gather(job: &Job, told: &Receiver<Outcome>, lanes: usize, progress: &mut dyn FnMut(u64)) -> Gathered {
+    let mut all = Gathered { parts: Vec::new(), count: 0, result: Ok(()), cpu: Duration::ZERO };
+    let mut answered = 0;
+    while answered < lanes {
+        // A lane that has seen the end of the time says so itself, unless it is stuck in the kernel.
+        let wait = (job.end + GRACE).saturating_duration_since(Instant::now());
+        match told.recv_timeout(wait.min(REPORT)) {
+            Ok(outcome) => {
+                answered += 1;
+                all.parts.extend(outcome.parts);
+                all.cpu += outcome.cpu;
+                if outcome.result.is_err() {
+                    job.stop.store(true, Ordering::Relaxed);
+                }
+                // The first error is the cause; those after it are its consequences.
+                all.result = all.result.and(outcome.result);
+            }
+            Err(RecvTimeoutError::Timeout) if !wait.is_zero() => progress(job.moved()),
+            Err(_) => {
+                job.stop.store(true, Ordering::Relaxed);
+                let stuck = lanes - answered;
+                let what = format!(
+                    "copying {}: {stuck} of {lanes} threads gave no answer in time, {} bytes had arrived",
+                    job.source.path().display(),
+                    job.moved()
+                );
+                let remedy = "the disk or the GPU does not answer: see `glake doctor` and the kernel log";
+                all.result = Err(Error::new(Kind::TimedOut, what).remedy(remedy));
+                break;
+            }
+        }
+    }
+    progress(job.moved());
+    all.count = all.parts.len();
+    all
+}

@@ -1,0 +1,90 @@
+//! A lane's parts: free, or under way to the device.
+
+use std::collections::VecDeque;
+
+use crate::copy::job::Job;
+use crate::copy::span::Chunk;
+use crate::error::{Error, Result};
+use crate::gpu::InFlight;
+use crate::sys::buffer::Part;
+
+/// Nanoseconds of a duration, as devices take it.
+fn ns(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The parts of one lane.
+pub(super) struct Flights<'a> {
+    job: &'a Job,
+    free: Vec<Part>,
+    flying: VecDeque<(InFlight, u64)>,
+}
+
+impl<'a> Flights<'a> {
+    pub(super) fn new(job: &'a Job, parts: Vec<Part>) -> Flights<'a> {
+        Flights { job, free: parts, flying: VecDeque::new() }
+    }
+
+    /// A free part; waits for the oldest copy if there is none. `None`: the lane has no part left.
+    pub(super) fn part(&mut self) -> Result<Option<Part>> {
+        if self.free.is_empty() {
+            self.land()?;
+        }
+        Ok(self.free.pop())
+    }
+
+    /// Puts a part back unused.
+    pub(super) fn put_back(&mut self, part: Part) {
+        self.free.push(part);
+    }
+
+    /// Sends a filled part to the device.
+    pub(super) fn send(&mut self, part: Part, chunk: &Chunk) -> Result<()> {
+        match self.job.device.upload(self.job.stream, part, &chunk.pieces) {
+            Ok(flight) => {
+                self.flying.push_back((flight, chunk.payload()));
+                Ok(())
+            }
+            Err(refused) => {
+                self.free.extend(refused.part);
+                Err(refused.error)
+            }
+        }
+    }
+
+    /// Waits for the oldest copy.
+    fn land(&mut self) -> Result<()> {
+        let Some((flight, bytes)) = self.flying.pop_front() else { return Ok(()) };
+        let part = land(self.job, flight, bytes)?;
+        self.free.push(part);
+        Ok(())
+    }
+
+    /// Waits for all copies. The parts that are free, and the first error: `before`, if there is one.
+    pub(super) fn finish(mut self, before: Result<()>) -> (Vec<Part>, Result<()>) {
+        let mut result = before;
+        while !self.flying.is_empty() {
+            result = result.and(self.land());
+        }
+        (self.free, result)
+    }
+}
+
+/// Waits for one copy, and counts its bytes.
+pub(super) fn land(job: &Job, flight: InFlight, bytes: u64) -> Result<Part> {
+    // Also when the time is over: a copy that is nearly there is waited for a moment, so that its part is not lost.
+    let left = job.time().max(std::time::Duration::from_millis(200));
+    let part = job.device.collect(flight, ns(left)).map_err(|late| late.error)?;
+    job.arrived(bytes);
+    Ok(part)
+}
+
+/// What a read's answer means for a chunk: how many bytes of it are still missing.
+pub(super) fn failed(job: &Job, chunk: &Chunk, cause: std::io::Error) -> Error {
+    let path = job.source.path().display();
+    let e = Error::os(format!("reading {} bytes at {} of {path}", chunk.size, chunk.offset), cause);
+    if e.kind() == crate::error::Kind::Io {
+        return e.remedy("the disk reports an error: see the kernel log, and `glake events list`");
+    }
+    e
+}
