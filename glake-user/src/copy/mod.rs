@@ -3,15 +3,18 @@
 //! A copy is a list of [`span::Span`]s (which bytes of a file belong at which address), cut into chunks that fit a part of
 //! the pinned [`ring`]. Lanes, threads of their own, fill parts from the file and let the GPU fetch them while they
 //! fill the next. How a lane reaches the file is its [`lanes::Lane`]: the page cache by pread, or the disk past it by
-//! io_uring. `route` decides which, from what was probed and what was measured on this host, and says why not
+//! io_uring. [`route`] decides which, from what was probed and what was measured on this host ([`rates`]), and says why not
 //! the others.
 //!
 //! Every wait has a deadline. A file that changes while it is read is an error, not a mixture.
 
 pub mod job;
 pub mod lanes;
+pub mod rates;
 pub mod ring;
 pub mod room;
+pub mod route;
+pub mod safetensors;
 pub mod source;
 pub mod span;
 
