@@ -118,7 +118,9 @@ fn broken(size: usize, lane: &Arc<dyn Lane>, breaks: impl FnOnce(&Path, &HostGpu
 #[test]
 fn a_file_cut_under_us_is_an_error_that_says_where_it_ended() {
     for lane in lanes() {
-        let cut = |path: &Path, _: &HostGpu| File::options().write(true).open(path).unwrap().set_len(5_000_001).unwrap();
+        let cut = |path: &Path, _: &HostGpu| {
+            File::options().write(true).open(path).unwrap().set_len(5_000_001).unwrap()
+        };
         let (e, parts) = broken(9_000_000, &lane, cut);
         assert_eq!(e.kind(), Kind::BadInput, "{}: {}", lane.name(), e.chain());
         assert!(e.chain().contains("ended at byte") && e.chain().contains("copy it again"), "{}", e.chain());
@@ -131,7 +133,8 @@ fn a_file_written_to_under_us_is_an_error_though_every_read_went_well() {
     for lane in lanes() {
         let write = |path: &Path, _: &HostGpu| {
             std::thread::sleep(Duration::from_millis(20));
-            std::os::unix::fs::FileExt::write_at(&File::options().write(true).open(path).unwrap(), b"x", 7).unwrap();
+            std::os::unix::fs::FileExt::write_at(&File::options().write(true).open(path).unwrap(), b"x", 7)
+                .unwrap();
         };
         let (e, _) = broken(100_000, &lane, write);
         assert!(e.chain().contains("written to while it was read"), "{}", e.chain());
@@ -168,7 +171,8 @@ fn a_copy_that_takes_too_long_ends_in_time() {
     let settings = Settings { limit: Duration::ZERO, ..SETTINGS };
     for lane in lanes() {
         let begun = std::time::Instant::now();
-        let copied = read(&source, &whole(&source, room.address()), &device, &ring, &lane, &settings, &mut |_| {});
+        let copied =
+            read(&source, &whole(&source, room.address()), &device, &ring, &lane, &settings, &mut |_| {});
         assert_eq!(copied.unwrap_err().kind(), Kind::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(5));
     }

@@ -4,12 +4,15 @@
 //! `pub fn run(args: Args) -> Result<u8>`; then its `mod` line, its variant of `Command` and its arm in
 //! `Command::run`. A test asks every command for an example.
 
+mod bench;
 mod client;
 mod completions;
 mod config;
+mod copy;
 mod doctor;
 mod events;
 mod explain_oom;
+mod load;
 mod local;
 mod man;
 pub mod out;
@@ -76,6 +79,9 @@ enum Command {
     #[command(alias = "simulate")]
     ReplayAlloc(replay_alloc::Args),
     ExplainOom(explain_oom::Args),
+    Copy(copy::Args),
+    Load(load::Args),
+    Bench(bench::Args),
     Exec(python::Exec),
     Ab(python::Ab),
     #[command(hide = true)]
@@ -102,6 +108,9 @@ impl Command {
             Command::Play(args) => play::run(args),
             Command::ReplayAlloc(args) => replay_alloc::run(args),
             Command::ExplainOom(args) => explain_oom::run(args),
+            Command::Copy(args) => copy::run(args),
+            Command::Load(args) => load::run(args),
+            Command::Bench(args) => bench::run(args),
             Command::Exec(args) => python::exec(args),
             Command::Ab(args) => python::ab(args),
             Command::Man(args) => man::run(args),
@@ -211,6 +220,9 @@ mod tests {
             "glake record f --for 1s --max-size 1G --interval 2s --redact --overwrite --light",
             "glake watch --addr 127.0.0.1:1 --once --interval 1s",
             "glake doctor --json",
+            "glake copy f gpu:0 --route disk --lanes 4 --part 4MiB --limit 1m --verify",
+            "glake load f --device gpu:1 --bench --runs 5",
+            "glake bench copy f --device gpu:1 --runs 5 --json",
             "glake completions bash",
             "glake man d",
         ] {

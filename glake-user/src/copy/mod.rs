@@ -8,6 +8,7 @@
 //!
 //! Every wait has a deadline. A file that changes while it is read is an error, not a mixture.
 
+pub mod engine;
 pub mod job;
 pub mod lanes;
 pub mod rates;
@@ -18,6 +19,7 @@ pub mod safetensors;
 pub mod source;
 pub mod span;
 
+pub use engine::{Engine, Wish};
 pub use job::{Moved, Settings, read};
 pub use ring::Ring;
 pub use source::Source;

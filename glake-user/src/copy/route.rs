@@ -46,8 +46,6 @@ pub struct Facts {
     pub cached: Option<f64>,
     /// Whether reads past the page cache work on this file, by trying.
     pub direct: Result<(), String>,
-    /// Whether the ring could be registered with the driver.
-    pub registered: Result<(), String>,
     /// CPUs that this process may use.
     pub cpus: usize,
     /// The best measurement of each way on this host, GPU and disk.
@@ -211,14 +209,7 @@ mod tests {
     use super::*;
 
     fn facts(cached: Option<f64>) -> Facts {
-        Facts {
-            size: 4_290_000_000,
-            cached,
-            direct: Ok(()),
-            registered: Ok(()),
-            cpus: 16,
-            measured: Vec::new(),
-        }
+        Facts { size: 4_290_000_000, cached, direct: Ok(()), cpus: 16, measured: Vec::new() }
     }
 
     fn rate(way: Way, lanes: usize, bytes_per_second: f64) -> Rate {

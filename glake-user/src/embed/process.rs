@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::{publish, say};
 use crate::error::{Error, Kind, Result};
-use crate::gpu::cuda::Cuda;
-use crate::gpu::{Device, Stream};
+use crate::gpu::Stream;
 use crate::stitch::{Block, Config, Found, Heap, Reclaimer, Stats};
 use crate::sys::process;
 
@@ -101,7 +100,7 @@ impl Process {
     fn make(&self, ordinal: u32) -> Result<Opened> {
         // Only now: a child forked before there was a heap may use CUDA, and heaps of its own.
         process::watch_forks();
-        let heap = Arc::new(Heap::new(device(ordinal)?, self.config().options)?);
+        let heap = Arc::new(Heap::new(crate::standin::device(ordinal)?, self.config().options)?);
         let reclaimer = Reclaimer::start(&heap)?;
         // The driver is up by now, so this runs before it goes down.
         process::at_exit(end);
@@ -221,21 +220,5 @@ fn end() {
     publish::end();
     for (_, opened) in Process::get().opened() {
         opened.stop();
-    }
-}
-
-/// The CUDA device, or with `GLAKE_DEVICE=host` the host GPU: host memory in its place, for tests and for machines without a GPU.
-fn device(ordinal: u32) -> Result<Arc<dyn Device>> {
-    match std::env::var("GLAKE_DEVICE").as_deref() {
-        #[cfg(feature = "standin")]
-        Ok("host") => {
-            let settings = crate::standin::gpu::Settings::default();
-            Ok(Arc::new(crate::standin::gpu::HostGpu::new(settings)?))
-        }
-        Err(_) | Ok("" | "cuda") => Ok(Arc::new(Cuda::open(ordinal)?)),
-        Ok(other) => {
-            Err(Error::new(Kind::BadInput, format!("GLAKE_DEVICE is {other:?}"))
-                .remedy("it takes cuda or host"))
-        }
     }
 }

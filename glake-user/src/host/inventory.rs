@@ -106,6 +106,13 @@ fn container(name: &str) -> Option<(String, Container)> {
     })
 }
 
+/// The NUMA node of a PCI device. `None`: the host has one node only, or does not say.
+pub fn numa_node(root: &Path, pci: &str) -> Option<u32> {
+    let text = fs::read_to_string(root.join("sys/bus/pci/devices").join(pci).join("numa_node")).ok()?;
+    // -1 where the firmware did not say.
+    text.trim().parse().ok()
+}
+
 fn gpus(root: &Path) -> Vec<Gpu> {
     let folder = root.join("proc/driver/nvidia/gpus");
     let known = names(&folder).into_iter().filter_map(|name| {

@@ -120,7 +120,7 @@ pub(crate) fn driver() -> Result<&'static Functions> {
     static DRIVER: OnceLock<Result<Functions, (Kind, String)>> = OnceLock::new();
     DRIVER.get_or_init(start).as_ref().map_err(|(kind, why)| {
         Error::new(*kind, format!("using the CUDA driver: {why}"))
-            .remedy("install the NVIDIA driver (libcuda.so.1) or use the host GPU")
+            .remedy("install the NVIDIA driver (libcuda.so.1), or try with host memory in its place: GLAKE_DEVICE=host")
     })
 }
 

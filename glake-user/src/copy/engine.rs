@@ -1,0 +1,217 @@
+//! What a program holds to copy with: the GPU, the ring beside it, and what was measured on this host.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::job::{Moved, Settings, read};
+use super::lanes::{self, Lane};
+use super::rates::{self, Rate, Rates};
+use super::ring::Ring;
+use super::route::{self, Decision, Facts, Way};
+use super::source::Source;
+use super::span::Span;
+use crate::error::{Error, Result};
+use crate::gpu::{Device, Stream};
+
+/// Bytes that the reference way reads at a time, as a loader that maps a file and copies tensors roughly does.
+const PLAIN: usize = 64 << 20;
+
+/// Copies to one GPU. May be used by many threads.
+pub struct Engine {
+    device: Arc<dyn Device>,
+    gpu: String,
+    node: Option<u32>,
+    rates: Rates,
+    note: Option<String>,
+    ring: Mutex<Option<Arc<Ring>>>,
+}
+
+/// How one copy is to be done.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wish {
+    /// The way; `None`: the engine decides.
+    pub way: Option<Way>,
+    /// Threads and bytes of a part, where not the decided ones.
+    pub setting: Option<(usize, usize)>,
+    /// The longest it may take; `None`: ten minutes.
+    pub limit: Option<Duration>,
+    /// Work of this stream must be over before the device memory is written.
+    pub after: Option<Stream>,
+}
+
+impl Engine {
+    /// An engine for a GPU, with the rates from `rates_file`.
+    pub fn new(device: Arc<dyn Device>, rates_file: Option<&Path>) -> Engine {
+        let (rates, note) = rates_file.map_or((Rates::default(), None), Rates::load);
+        let pci = device.pci_address();
+        let node = pci.as_deref().and_then(|pci| crate::host::inventory::numa_node(Path::new("/"), pci));
+        let gpu = pci.unwrap_or_else(|| device.name());
+        Engine { device, gpu, node, rates, note, ring: Mutex::new(None) }
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// The GPU as rates are kept by.
+    pub fn gpu(&self) -> &str {
+        &self.gpu
+    }
+
+    /// The GPU's NUMA node, where the host says.
+    pub fn node(&self) -> Option<u32> {
+        self.node
+    }
+
+    /// Why the file of rates was not used, if it was not.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// What is to be known before a way is chosen.
+    pub fn facts(&self, source: &Source, size: u64) -> Facts {
+        let disk = disk_of(source);
+        let ways = [Way::PageCache, Way::Disk, Way::Plain];
+        Facts {
+            size,
+            cached: source.cached_share(),
+            direct: lanes::direct().probe(source).map_err(|e| e.chain()),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            measured: ways
+                .iter()
+                .filter_map(|way| self.rates.best(*way, &self.gpu, &disk).cloned())
+                .collect(),
+        }
+    }
+
+    /// Which way a file would take.
+    pub fn decide(&self, source: &Source, size: u64, wish: &Wish) -> Decision {
+        let mut decision = route::decide(&self.facts(source, size), wish.way);
+        if let Some((lanes, part_bytes)) = wish.setting {
+            (decision.lanes, decision.part_bytes) = (lanes, part_bytes);
+        }
+        decision
+    }
+
+    /// A ring that is large enough, made now or before.
+    pub fn ring(&self, decision: &Decision) -> Result<Arc<Ring>> {
+        let mut held = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = decision.lanes * decision.parts_per_lane;
+        let fits = |r: &&Arc<Ring>| {
+            r.part_size() == decision.part_bytes && r.count() - r.lost().min(r.count()) >= count
+        };
+        if let Some(ring) = held.as_ref().filter(fits) {
+            return Ok(Arc::clone(ring));
+        }
+        // The old one goes first: two at once could be more than may be locked.
+        *held = None;
+        let ring = Arc::new(Ring::new(&*self.device, count, decision.part_bytes, self.node)?);
+        *held = Some(Arc::clone(&ring));
+        Ok(ring)
+    }
+
+    /// Copies parts of a file to the device, and returns when they are there.
+    pub fn read(
+        &self,
+        source: &Arc<Source>,
+        spans: &[Span],
+        wish: &Wish,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(Decision, Moved)> {
+        let size = spans.iter().map(|s| s.size).sum();
+        let decision = self.decide(source, size, wish);
+        let moved = match lane_of(decision.way) {
+            Some(lane) => {
+                let ring = self.ring(&decision)?;
+                let settings = Settings {
+                    lanes: decision.lanes,
+                    parts_per_lane: decision.parts_per_lane,
+                    limit: wish.limit.unwrap_or(Duration::from_secs(600)),
+                    after: wish.after,
+                };
+                let mut moved = read(source, spans, &self.device, &ring, &lane, &settings, progress)?;
+                if let Err(why) = ring.registered() {
+                    moved.notes.push(format!("the ring is plain memory, slower to copy from: {why}"));
+                }
+                moved
+            }
+            None => plain(&self.device, source, spans, wish.after, progress)?,
+        };
+        Ok((decision, moved))
+    }
+}
+
+/// The lane of a way; the reference has none.
+fn lane_of(way: Way) -> Option<Arc<dyn Lane>> {
+    match way {
+        Way::PageCache => Some(lanes::cached()),
+        Way::Disk => Some(lanes::direct()),
+        Way::Plain => None,
+    }
+}
+
+/// The file system's device as rates are kept by.
+pub fn disk_of(source: &Source) -> String {
+    let device = source.device();
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// The reference: reads into plain memory and lets the driver copy that, one after the other.
+fn plain(
+    device: &Arc<dyn Device>,
+    source: &Source,
+    spans: &[Span],
+    after: Option<Stream>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Moved> {
+    let stream = after.unwrap_or_default();
+    let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let (begun, cpu_begun) = (Instant::now(), cpu());
+    let mut buffer = vec![0; PLAIN];
+    let mut moved = 0;
+    for span in spans {
+        let mut done = 0;
+        while done < span.size {
+            let size = (span.size - done).min(PLAIN as u64) as usize;
+            let n = rustix::io::pread(source.cached(), &mut buffer[..size], span.offset + done)
+                .map_err(|e| Error::os(format!("reading {}", source.path().display()), e.into()))?;
+            if n == 0 {
+                let what = format!("{} ended at byte {}", source.path().display(), span.offset + done);
+                return Err(Error::new(crate::error::Kind::BadInput, what));
+            }
+            device.write(stream, span.address + done, &buffer[..n])?;
+            done += n as u64;
+            moved += n as u64;
+            progress(moved);
+        }
+    }
+    source.unchanged()?;
+    let used = cpu();
+    let ns = |t: rustix::time::Timespec| t.tv_sec * 1_000_000_000 + t.tv_nsec;
+    let cpu = Duration::from_nanos(u64::try_from(ns(used) - ns(cpu_begun)).unwrap_or(0));
+    Ok(Moved { bytes: moved, elapsed: begun.elapsed(), cpu, notes: Vec::new() })
+}
+
+/// A measurement made now.
+pub fn rate(engine: &Engine, source: &Source, decision: &Decision, moved: &Moved) -> Rate {
+    let seconds = moved.elapsed.as_secs_f64().max(1e-9);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Rate {
+        way: decision.way,
+        gpu: engine.gpu().to_owned(),
+        disk: (decision.way == Way::Disk).then(|| disk_of(source)),
+        lanes: decision.lanes,
+        part_bytes: decision.part_bytes,
+        bytes: moved.bytes,
+        bytes_per_second: moved.bytes as f64 / seconds,
+        cpu_seconds_per_gb: moved.cpu.as_secs_f64() / (moved.bytes.max(1) as f64 / 1e9),
+        measured_at: now.map_or(0, |t| t.as_secs()),
+    }
+}
+
+/// Where the rates of this host are kept.
+pub fn rates_file() -> Option<std::path::PathBuf> {
+    rates::default_path()
+}
