@@ -86,7 +86,7 @@ impl Ring {
 
     /// Whether the driver registered it, or why not.
     pub fn registered(&self) -> std::result::Result<(), &str> {
-        self.registered.as_ref().map(|()| ()).map_err(String::as_str)
+        self.registered.as_ref().copied().map_err(String::as_str)
     }
 
     /// How long it took to make.

@@ -77,8 +77,7 @@ impl Refused {
     }
 
     /// The device was asked, and refused or did not answer clearly: the part is kept out of use.
-    pub(crate) fn after(lent: Lent, error: Error) -> Refused {
-        drop(lent);
+    pub(crate) fn after(_kept: Lent, error: Error) -> Refused {
         Refused { error, part: None }
     }
 }

@@ -318,7 +318,7 @@ mod tests {
         let mut parts = Buffer::new(1, None).unwrap().split(HUGE_PAGE);
         let part = parts.remove(0);
         let weak = Arc::downgrade(&part.buffer);
-        drop(Lent::new(part));
+        let _ = Lent::new(part);
         assert!(weak.upgrade().is_some());
     }
 

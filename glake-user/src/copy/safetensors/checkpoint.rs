@@ -18,6 +18,9 @@ pub struct Shard {
     pub header: Header,
 }
 
+/// Which file holds which tensor, as an index says.
+type Index = BTreeMap<String, PathBuf>;
+
 /// All files of a checkpoint.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -68,7 +71,7 @@ impl Checkpoint {
     }
 
     /// No tensor is in two files, and each is in the file that the index names.
-    fn check(&self, path: &Path, wanted: Option<&BTreeMap<String, PathBuf>>) -> Result<()> {
+    fn check(&self, path: &Path, wanted: Option<&Index>) -> Result<()> {
         let mut found: HashMap<&str, &Path> = HashMap::new();
         for shard in &self.shards {
             for tensor in &shard.header.tensors {
@@ -171,14 +174,14 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The files that an index names, and which tensor it says is in which.
-fn from_index(path: &Path) -> Result<(Vec<PathBuf>, Option<BTreeMap<String, PathBuf>>)> {
+fn from_index(path: &Path) -> Result<(Vec<PathBuf>, Option<Index>)> {
     #[derive(serde::Deserialize)]
-    struct Index {
+    struct Written {
         weight_map: BTreeMap<String, String>,
     }
     let doing = || format!("reading {}", path.display());
     let text = std::fs::read(path).map_err(|e| Error::os(doing(), e))?;
-    let index: Index =
+    let index: Written =
         serde_json::from_slice(&text).map_err(|e| Error::new(Kind::BadInput, doing()).because(e))?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut wanted = BTreeMap::new();

@@ -104,7 +104,7 @@ pub(super) fn needed(start: &[u8], file_size: u64) -> Result<u64> {
     Ok(length + 8)
 }
 
-/// Reads a header. `start` is the file's beginning, at least as long as [`needed`] says.
+/// Reads a header. `start` is the file's beginning, at least the whole header.
 ///
 /// Refused, by name and number: two tensors of one name, an unknown element type, a shape that does not fit its bytes, bytes
 /// that overlap, a gap, and bytes that are missing or left over at the end.
