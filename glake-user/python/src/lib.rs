@@ -2,6 +2,7 @@
 
 mod abi;
 mod pluggable;
+mod weights;
 
 use glake::embed::{self, Process};
 use glake::error::{Error, Kind};
@@ -139,6 +140,7 @@ fn cli(py: Python<'_>, arguments: Vec<String>) -> u8 {
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<weights::PyCheckpoint>()?;
     module.add_function(wrap_pyfunction!(api_address, module)?)?;
     module.add_function(wrap_pyfunction!(mode, module)?)?;
     module.add_function(wrap_pyfunction!(set_option, module)?)?;

@@ -110,6 +110,13 @@ impl Process {
         Ok(Opened { heap, reclaimer, idle, gone, second_limit })
     }
 
+    /// The GPU of a heap that is open.
+    pub fn device(&self, ordinal: u32) -> Option<Arc<dyn crate::gpu::Device>> {
+        self.opened()
+            .find(|(number, _)| *number == ordinal)
+            .map(|(_, opened)| Arc::clone(opened.heap.device()))
+    }
+
     fn opened(&self) -> impl Iterator<Item = (u32, &Opened)> {
         let heaps = &self.heaps[..self.end.load(Ordering::Acquire)];
         (0_u32..).zip(heaps).filter_map(|(ordinal, slot)| Some((ordinal, slot.get()?.as_ref().ok()?)))

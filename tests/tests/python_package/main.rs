@@ -2,6 +2,7 @@
 
 mod runs;
 mod segment;
+mod weights;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -15,6 +15,7 @@ import threading
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Union
 
 from . import _core
+from .weights import load_safetensors
 
 __version__: str = _core.__version__
 
@@ -26,6 +27,7 @@ __all__ = [
     "get_memory_stats",
     "get_option",
     "init",
+    "load_safetensors",
     "options",
     "set_option",
     "snapshot",
