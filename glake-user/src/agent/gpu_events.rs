@@ -2,12 +2,14 @@
 
 use crate::clock::Stamp;
 use crate::diagnose::xid::activity::{Rate, Unit};
+use crate::diagnose::xid::condition::Condition;
 use crate::diagnose::xid::join::{Incoming, Joiner, Process, Watched};
 use crate::diagnose::xid::judge::Past;
 use crate::diagnose::xid::record::{Fact, Record, Source};
 use crate::diagnose::{aer, xid::saved};
 use crate::error::Result;
 use crate::events::event::{Event, What};
+use crate::events::nvml::GpuHealth;
 use crate::events::sample::{ProbeState, Sample};
 use crate::events::xid::catalogue;
 use crate::events::xid::kmsg::{Kmsg, raw_clock};
@@ -86,6 +88,7 @@ impl GpuEvents {
             self.joiner.set_host(host.clone());
         }
         self.joiner.set_coverage(watched(sample), sample.dropped.iter().map(|d| d.count).sum());
+        self.joiner.set_conditions(conditions(sample));
         for event in events {
             self.event(event);
         }
@@ -295,6 +298,15 @@ fn watched(sample: &Sample) -> Watched {
         }
     }
     out
+}
+
+/// What NVML tells of each GPU's memory.
+fn conditions(sample: &Sample) -> BTreeMap<String, Condition> {
+    let Some((nvml, read_at)) = sample.nvml.as_ref().and_then(|n| Some((n, n.read_at?))) else {
+        return BTreeMap::new();
+    };
+    let of = |gpu: &GpuHealth| Some((gpu.pci.clone()?, Condition::of(gpu, read_at)));
+    nvml.gpus.iter().filter_map(of).filter(|(_, condition)| !condition.is_empty()).collect()
 }
 
 /// What other events say in one line.

@@ -4,6 +4,7 @@
 //! has had time to be named, and when it is complete.
 
 use super::activity::{Activity, BY_READING, Rate};
+use super::condition::Condition;
 use super::judge::{Past, WINDOW_NS, judge};
 use super::record::{Fact, Record, SCHEMA, Source, Who};
 use crate::clock::Stamp;
@@ -68,6 +69,8 @@ pub struct Joiner {
     past: Vec<Past>,
     watched: Watched,
     activity: Activity,
+    /// By PCI address.
+    conditions: BTreeMap<String, Condition>,
     /// Events known to be missed so far.
     dropped: u64,
 }
@@ -89,6 +92,7 @@ impl Joiner {
             past,
             watched: Watched::new(),
             activity: Activity::default(),
+            conditions: BTreeMap::new(),
             dropped: 0,
         }
     }
@@ -102,6 +106,15 @@ impl Joiner {
     pub fn set_coverage(&mut self, watched: Watched, dropped: u64) {
         self.watched = watched;
         self.dropped = dropped;
+    }
+
+    /// What NVML says of the GPUs now, by PCI address. One that it does not tell is not known.
+    pub fn set_conditions(&mut self, conditions: BTreeMap<String, Condition>) {
+        self.conditions = conditions;
+    }
+
+    fn condition(&self, pci: Option<&String>) -> Option<Condition> {
+        pci.and_then(|pci| self.conditions.get(pci)).cloned()
     }
 
     /// What the host did in the interval that ended at `at`.
@@ -203,6 +216,7 @@ impl Joiner {
             last: incoming.at,
             uuid: gpu.and_then(|(_, g)| g.uuid.clone()),
             gpu: gpu.and_then(|(i, _)| u32::try_from(i).ok()),
+            condition_before: self.condition(place.as_ref()),
             pci: place,
             pci_bus_id: dcgm,
             nvswitch: incoming.nvswitch,
@@ -262,6 +276,7 @@ impl Joiner {
         let record = &mut held.record;
         record.dropped = self.dropped.saturating_sub(held.dropped_at_start);
         meaning(record);
+        record.condition = self.condition(record.pci.as_ref()).or_else(|| record.condition.take());
         if self.activity.covers(record) {
             record.before.retain(|fact| fact.source != BY_READING);
             record.before.extend(self.activity.before(record));
@@ -292,8 +307,11 @@ impl Joiner {
                 None => cannot.push(format!("{words}: not watched")),
             }
         }
-        if !self.watched.contains_key("ecc") {
-            cannot.push("row remapping, ECC counts: not watched (NVML is off by default)".into());
+        match self.watched.get("ecc") {
+            _ if record.condition.is_some() || record.nvswitch => {}
+            Some(Ok(())) => cannot.push("row remapping, ECC counts: NVML does not tell this GPU's".into()),
+            Some(Err(why)) => cannot.push(format!("row remapping, ECC counts: not watched ({why})")),
+            None => cannot.push("row remapping, ECC counts: not watched (NVML is off by default)".into()),
         }
         if record.who.as_ref().is_none_or(|w| w.pid.is_none()) {
             cannot.push("which process: the driver's message names none".into());

@@ -1,5 +1,6 @@
 //! What to do about a record, given what came before it on this host.
 
+use super::condition::Condition;
 use super::record::Record;
 use crate::events::xid::catalogue::{self, Action};
 use std::collections::BTreeSet;
@@ -15,6 +16,10 @@ pub struct Past {
     pub code: u32,
     /// Under which workload.
     pub workload: Option<String>,
+    /// Rows that had been remapped by then.
+    pub rows: Option<u32>,
+    /// A remapping had failed by then.
+    pub remap_failed: bool,
 }
 
 impl Past {
@@ -25,6 +30,8 @@ impl Past {
             pci: record.pci.clone(),
             code: record.code,
             workload: record.who.as_ref().and_then(|w| w.workload.clone().or_else(|| w.name.clone())),
+            rows: record.condition.as_ref().and_then(Condition::rows),
+            remap_failed: record.condition.as_ref().is_some_and(|c| c.remap_failure == Some(true)),
         }
     }
 }
@@ -130,6 +137,9 @@ fn memory(record: &Record, recent: &[&Past]) -> (Action, String) {
         .filter(|a| !matches!(a, Action::Unknown | Action::Ignore | Action::SeeOther))
         .max_by_key(|a| a.needs_hands())
         .unwrap_or_else(|| catalogue::action(record.code));
+    if let Some(judged) = by_condition(record, recent) {
+        return judged;
+    }
     if before >= 2 {
         let text = format!(
             "drain this GPU and have it replaced: memory errors came {} times in 30 days here, so the memory is \
@@ -141,6 +151,34 @@ fn memory(record: &Record, recent: &[&Past]) -> (Action, String) {
     (own, own.sentence().to_owned())
 }
 
+/// What NVML knows and no code tells: spare rows that ran out (case E07), and remapping that worked and had to go on (case E03).
+fn by_condition(record: &Record, recent: &[&Past]) -> Option<(Action, String)> {
+    let now = record.condition.as_ref()?;
+    let here = || recent.iter().filter(|p| p.pci == record.pci && catalogue::is_memory(p.code));
+    let rows = now.rows().map_or(String::new(), |rows| format!(", {rows} rows remapped"));
+    if now.remap_failure == Some(true) && here().any(|p| p.remap_failed) {
+        let text = format!(
+            "drain this GPU and have it replaced: NVML's remap failure flag was set at an earlier event too{rows}. No spare row \
+             is left and a reset does not cure that. Software is not suspect"
+        );
+        return Some((Action::ContactSupport, text));
+    }
+    if now.remap_failure == Some(true) {
+        let text = format!(
+            "drain the GPU and reset it, once: NVML's remap failure flag is set{rows}. Have the GPU replaced if the flag stays; \
+             where it cannot be reset (a cloud instance), replace the instance"
+        );
+        return Some((Action::ResetGpu, text));
+    }
+    let earlier = here().filter_map(|p| p.rows).min()?;
+    let rows = now.rows().filter(|rows| *rows > earlier)?;
+    let text = format!(
+        "drain this GPU, take it out of use and have it replaced: rows remapped rose from {earlier} to {rows} over its memory \
+         errors of the last 30 days, so remapping works and does not end it. Software is not suspect"
+    );
+    Some((Action::ContactSupport, text))
+}
+
 /// Case E17: what makes a claim against software doubtful.
 fn hardware_before(record: &Record, recent: &[&Past]) -> String {
     let mut counts = std::collections::BTreeMap::<u32, u64>::new();
@@ -149,7 +187,8 @@ fn hardware_before(record: &Record, recent: &[&Past]) -> String {
             *counts.entry(p.code).or_default() += 1;
         }
     }
-    counts.iter().map(|(code, n)| format!("Xid {code} x{n}")).collect::<Vec<_>>().join(", ")
+    let told = record.condition.as_ref().and_then(Condition::history);
+    counts.iter().map(|(code, n)| format!("Xid {code} x{n}")).chain(told).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -170,7 +209,8 @@ mod tests {
     }
 
     fn past(code: u32, pci: &str, job: &str) -> Past {
-        Past { at_ns: WINDOW_NS * 2 - 1000, pci: Some(pci.into()), code, workload: Some(job.into()) }
+        let at_ns = WINDOW_NS * 2 - 1000;
+        Past { at_ns, pci: Some(pci.into()), code, workload: Some(job.into()), rows: None, remap_failed: false }
     }
 
     /// Case E09.
@@ -214,6 +254,26 @@ mod tests {
         assert_eq!(judge(&record(48, here, None), &before[..1]).0, Action::ResetGpu);
     }
 
+    fn told(rows: u32, failure: bool) -> Option<Condition> {
+        let condition = Condition { rows_correctable: Some(0), rows_uncorrectable: Some(rows), ..Default::default() };
+        Some(Condition { remap_failure: Some(failure), ..condition })
+    }
+
+    /// Case E03: after a reboot one further row, though each remapping worked.
+    #[test]
+    fn rows_that_keep_being_remapped_are_the_memory_s_though_each_remapping_worked() {
+        let here = "0000:9c:00.0";
+        let before = [Past { rows: Some(11), ..past(48, here, "vllm") }];
+        let now = Record { condition: told(12, false), ..record(63, here, Some("sglang")) };
+        let (action, text) = judge(&now, &before);
+        assert_eq!(action, Action::ContactSupport);
+        assert!(text.contains("rose from 11 to 12") && text.contains("Software is not suspect"), "{text}");
+        let same = Record { condition: told(11, false), ..record(63, here, None) };
+        assert_eq!(judge(&same, &before).0, Action::Ignore, "one that worked is no reason to replace");
+        let elsewhere = [Past { rows: Some(3), ..past(48, "0000:19:00.0", "vllm") }];
+        assert_eq!(judge(&now, &elsewhere).0, Action::Ignore, "another GPU's rows are not this one's");
+    }
+
     /// Case E07.
     #[test]
     fn a_failed_remap_says_reset_first_and_replace_if_the_flag_stays() {
@@ -223,6 +283,31 @@ mod tests {
             text.contains("reset it") && text.contains("replace the GPU if the failure flag stays"),
             "{text}"
         );
+    }
+
+    /// Case E07: uncorrectable 8, failure flag set.
+    #[test]
+    fn a_set_failure_flag_is_reset_once_and_then_replaced() {
+        let here = "0000:19:00.0";
+        let now = Record { condition: told(8, true), ..record(64, here, None) };
+        let (action, text) = judge(&now, &[]);
+        assert_eq!(action, Action::ResetGpu);
+        assert!(text.contains("8 rows remapped") && text.contains("replaced if the flag stays"), "{text}");
+        assert!(text.contains("cloud instance"), "{text}");
+        let before = [Past { remap_failed: true, rows: Some(8), ..past(64, here, "x") }];
+        assert_eq!(judge(&now, &before).0, Action::ContactSupport);
+    }
+
+    /// Case E17: the ECC history of the card.
+    #[test]
+    fn a_card_with_a_quarter_of_a_million_corrected_errors_is_suspect_before_the_software() {
+        let here = "0000:19:00.0";
+        let condition = Condition { ecc_corrected: Some(236_795), ..Condition::default() };
+        let (_, text) = judge(&Record { condition: Some(condition), ..record(62, here, None) }, &[]);
+        assert!(text.contains("236,795 corrected ECC errors") && text.contains("power before software"), "{text}");
+        let few = Condition { ecc_corrected: Some(12), ..Condition::default() };
+        let (_, text) = judge(&Record { condition: Some(few), ..record(62, here, None) }, &[]);
+        assert!(!text.contains("history"), "a dozen is part of life: {text}");
     }
 
     /// Case E17.

@@ -1,6 +1,7 @@
 //! The record of one GPU event. Its JSON is an interface: keys are added, never renamed; readers ignore what they do
 //! not know, so that an older GLake reads a newer one's store.
 
+use super::condition::Condition;
 use crate::clock::Stamp;
 use crate::events::xid::parse::MmuFault;
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,10 @@ pub struct Record {
     pub cannot_tell: Vec<String>,
     /// Earlier records of the same device by code, in the 30 days before.
     pub history: BTreeMap<u32, u64>,
+    /// The GPU's memory as NVML last told it, and as it was when the event began. `None`: not known.
+    pub condition: Option<Condition>,
+    /// See above.
+    pub condition_before: Option<Condition>,
     /// Events known to be missed in this window.
     pub dropped: u64,
     /// No more reports are expected.

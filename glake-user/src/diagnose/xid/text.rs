@@ -88,6 +88,9 @@ fn write(out: &mut String, r: &Record) -> std::fmt::Result {
         let codes: Vec<String> = r.history.iter().map(|(c, n)| format!("Xid {c} x{n}")).collect();
         item(out, "HISTORY", &format!("this device in the 30 days before: {}", codes.join(", ")))?;
     }
+    if let Some(condition) = &r.condition {
+        item(out, "HEALTH", &condition.line(r.condition_before.as_ref(), r.at))?;
+    }
     list(out, "NOT SEEN", &r.not_seen)?;
     list(out, "CAN'T TELL", &r.cannot_tell)?;
     item(out, "COUNTS", &counts(r))?;
