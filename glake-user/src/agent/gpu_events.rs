@@ -9,10 +9,12 @@ use crate::diagnose::xid::record::{Fact, Record, Source};
 use crate::diagnose::{aer, xid::saved};
 use crate::error::Result;
 use crate::events::event::{Event, What};
+use crate::events::kmsg::trouble::Trouble;
 use crate::events::nvml::GpuHealth;
 use crate::events::sample::{ProbeState, Sample};
 use crate::events::xid::catalogue;
 use crate::events::xid::kmsg::{Kmsg, raw_clock};
+use crate::host::gpus;
 use crate::host::inventory::Inventory;
 use crate::host::workload::Workload;
 use crate::telemetry::event_store::{self, EventStore, RECORD};
@@ -125,6 +127,12 @@ impl GpuEvents {
     /// Lines of the kernel log that were lost before they were read, and why there is no log at all.
     pub fn log_state(&self) -> (u64, Option<&str>) {
         (self.log.as_ref().map_or(0, Kmsg::lost), self.log_missing.as_deref())
+    }
+
+    /// What the kernel said of the managed-memory module since the last call, and whether HMM is switched off.
+    pub fn troubles(&mut self) -> (Vec<(Stamp, Trouble)>, Option<bool>) {
+        let found = self.log.as_mut().map(Kmsg::troubles).unwrap_or_default();
+        (found, gpus::hmm_off(&self.root))
     }
 
     fn event(&mut self, event: &Event) {

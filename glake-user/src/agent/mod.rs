@@ -1,6 +1,7 @@
 //! The daemon: wiring, configuration, HTTP.
 
 pub mod config;
+pub mod findings;
 pub mod gpu_events;
 pub mod health;
 pub mod http;

@@ -1,6 +1,6 @@
 //! Readings at an interval, on a thread of their own: a source may block, the answers over HTTP may not.
 
-use super::{gpu_events::GpuEvents, http::Answerable};
+use super::{findings::Findings, gpu_events::GpuEvents, http::Answerable};
 use crate::{
     diagnose::xid::text,
     error::Result,
@@ -144,6 +144,7 @@ pub struct Sampler {
     inventory_ns: u64,
     names_ns: u64,
     gpu_events: Option<GpuEvents>,
+    findings: Findings,
 }
 
 impl Sampler {
@@ -151,7 +152,18 @@ impl Sampler {
     pub fn new(source: Box<dyn Source>, root: PathBuf) -> Sampler {
         let host = Inventory::read(&root);
         let (ledger, previous) = (Ledger::default(), Sample::default());
-        Sampler { source, ledger, host, root, previous, inventory_ns: 0, names_ns: 0, gpu_events: None }
+        let findings = Findings::default();
+        Sampler {
+            source,
+            ledger,
+            host,
+            root,
+            previous,
+            inventory_ns: 0,
+            names_ns: 0,
+            gpu_events: None,
+            findings,
+        }
     }
 
     /// Joins Xid reports into records from now on and keeps them in `folder` (empty: only in memory).
@@ -168,9 +180,13 @@ impl Sampler {
         let mut events = self.source.events()?;
         self.look_around(&sample);
         if let Some(gpu_events) = &mut self.gpu_events {
-            for record in gpu_events.take(&events, &sample, &self.host) {
-                log::warn!("GPU event: {}", text::line(&record));
+            let records = gpu_events.take(&events, &sample, &self.host);
+            for record in &records {
+                log::warn!("GPU event: {}", text::line(record));
             }
+            self.findings.records(&records);
+            let (troubles, hmm_off) = gpu_events.troubles();
+            troubles.iter().for_each(|(at, trouble)| self.findings.trouble(*at, trouble, hmm_off));
             self.ledger.set_xid_lasts(gpu_events.lasts().clone());
         }
         events.drain(..events.len().saturating_sub(MAX_EVENTS));
@@ -183,6 +199,8 @@ impl Sampler {
             gpu_events.observe(&state);
         }
         state.events = events;
+        state.findings = self.findings.observe(&state);
+        self.ledger.find(&state.findings);
         let process = Process::read(&self.root, "self");
         state.agent = process.map(|process| AgentProcess {
             pid: std::process::id(),

@@ -3,6 +3,7 @@
 use super::exit;
 use super::out::{self, say};
 use crate::clock::{Clock, SystemClock};
+use crate::diagnose::finding;
 use crate::diagnose::xid::{join::Joiner, record::Record, saved, text};
 use crate::error::{Error, Kind, Result};
 use crate::host::inventory::Inventory;
@@ -220,6 +221,10 @@ fn explain(file: &Path, json: bool) -> Result<u8> {
         out.write_all(text.as_bytes()).map_err(out::failed)?;
     }
     out.flush().map_err(out::failed)?;
+    for (_, trouble) in &found.troubles {
+        let finding = finding::of_kernel(trouble, None);
+        say(format_args!("glake: {}. {}. {}", finding.what, finding.evidence.join("; "), finding.do_now));
+    }
     say(format_args!(
         "glake: {} lines, {} reports of GPUs and NVSwitches, {} events. A log is rate-limited: a lower bound",
         found.lines,

@@ -1,4 +1,6 @@
 //! Numbers and events become findings: what, evidence, likely cause, what to do. Pure: no file, no clock of its own.
 
 pub mod aer;
+pub mod finding;
+pub mod paging;
 pub mod xid;

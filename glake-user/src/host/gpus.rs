@@ -49,6 +49,17 @@ pub fn find<'a>(gpus: &'a [Gpu], text: &str) -> Result<(usize, &'a Gpu)> {
     }
 }
 
+/// Whether memory of the whole process may page to GPUs (HMM) was switched off for nvidia_uvm. `None`: the module is not loaded,
+/// or has no such switch.
+pub fn hmm_off(root: &std::path::Path) -> Option<bool> {
+    let path = root.join("sys/module/nvidia_uvm/parameters/uvm_disable_hmm");
+    match std::fs::read_to_string(path).ok()?.trim() {
+        "Y" | "1" => Some(true),
+        "N" | "0" => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 pub mod difference;
 pub mod event_store;
+pub mod finding;
 pub mod metrics;
 pub mod model;
 pub mod state;

@@ -3,6 +3,7 @@
 //!
 //! `null` means unknown, never zero. Fields may be added without a new schema number.
 
+use super::finding::Finding;
 use crate::{
     clock::Stamp,
     events::{
@@ -68,6 +69,9 @@ pub struct State {
     /// GPU health as NVIDIA's management library tells it, with its age. `None`: it is not asked (`nvml.enabled`).
     #[serde(default)]
     pub nvml: Option<Nvml>,
+    /// What is wrong on this host now. Empty too where nothing is judged: in `glake play` and `glake run --once`.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
     /// Events known to be missed.
     pub dropped: Vec<Dropped>,
     /// Rare and slow events since the previous reading, oldest first, at most [`MAX_EVENTS`].

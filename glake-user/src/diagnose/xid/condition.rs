@@ -79,7 +79,9 @@ impl Condition {
             let uncorrectable = self.rows_uncorrectable.unwrap_or(0);
             let pending = if self.remap_pending == Some(true) { ", one waits for a reset" } else { "" };
             let failed = if self.remap_failure == Some(true) { ", REMAPPING FAILED" } else { "" };
-            parts.push(format!("rows remapped {rows} ({was}{uncorrectable} for uncorrectable errors){pending}{failed}"));
+            parts.push(format!(
+                "rows remapped {rows} ({was}{uncorrectable} for uncorrectable errors){pending}{failed}"
+            ));
         }
         parts.extend(self.retired_pages.map(|pages| format!("pages retired {pages}")));
         let away = self.read_at.monotonic_ns.abs_diff(at.monotonic_ns);

@@ -210,7 +210,14 @@ mod tests {
 
     fn past(code: u32, pci: &str, job: &str) -> Past {
         let at_ns = WINDOW_NS * 2 - 1000;
-        Past { at_ns, pci: Some(pci.into()), code, workload: Some(job.into()), rows: None, remap_failed: false }
+        Past {
+            at_ns,
+            pci: Some(pci.into()),
+            code,
+            workload: Some(job.into()),
+            rows: None,
+            remap_failed: false,
+        }
     }
 
     /// Case E09.
@@ -255,7 +262,8 @@ mod tests {
     }
 
     fn told(rows: u32, failure: bool) -> Option<Condition> {
-        let condition = Condition { rows_correctable: Some(0), rows_uncorrectable: Some(rows), ..Default::default() };
+        let condition =
+            Condition { rows_correctable: Some(0), rows_uncorrectable: Some(rows), ..Default::default() };
         Some(Condition { remap_failure: Some(failure), ..condition })
     }
 
@@ -304,7 +312,10 @@ mod tests {
         let here = "0000:19:00.0";
         let condition = Condition { ecc_corrected: Some(236_795), ..Condition::default() };
         let (_, text) = judge(&Record { condition: Some(condition), ..record(62, here, None) }, &[]);
-        assert!(text.contains("236,795 corrected ECC errors") && text.contains("power before software"), "{text}");
+        assert!(
+            text.contains("236,795 corrected ECC errors") && text.contains("power before software"),
+            "{text}"
+        );
         let few = Condition { ecc_corrected: Some(12), ..Condition::default() };
         let (_, text) = judge(&Record { condition: Some(few), ..record(62, here, None) }, &[]);
         assert!(!text.contains("history"), "a dozen is part of life: {text}");

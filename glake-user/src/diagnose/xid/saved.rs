@@ -3,6 +3,7 @@
 use super::join::{Incoming, Joiner};
 use super::record::{Fact, Record};
 use crate::clock::Stamp;
+use crate::events::kmsg::trouble::{Trouble, Troubles};
 use crate::events::xid::assemble::{Assembler, Said};
 use crate::events::xid::log;
 
@@ -17,12 +18,14 @@ pub struct Read {
     pub reports: u64,
     /// Lines about such an error whose time could not be read: they count as of the line before.
     pub without_time: u64,
+    /// What the kernel said of the managed-memory module.
+    pub troubles: Vec<(Stamp, Trouble)>,
 }
 
 /// Reads a log through a fresh `joiner`.
 pub fn read<'a>(lines: impl Iterator<Item = &'a str>, joiner: &mut Joiner) -> Read {
     let mut found = Read::default();
-    let mut assembler = Assembler::default();
+    let (mut assembler, mut troubles) = (Assembler::default(), Troubles::default());
     let mut now = Stamp::default();
     for text in lines {
         found.lines += 1;
@@ -33,6 +36,7 @@ pub fn read<'a>(lines: impl Iterator<Item = &'a str>, joiner: &mut Joiner) -> Re
             now = Stamp { monotonic_ns: ns, realtime_ns };
             found.records.extend(joiner.tick(now).into_iter().filter(|r| r.closed));
         }
+        found.troubles.extend(troubles.line(now.monotonic_ns, text).map(|trouble| (now, trouble)));
         if let Some(fact) = other(text, now) {
             joiner.fact(fact);
         }
@@ -41,6 +45,7 @@ pub fn read<'a>(lines: impl Iterator<Item = &'a str>, joiner: &mut Joiner) -> Re
         found.without_time += u64::from(time.is_none());
         joiner.report(&incoming(said, now), &|_| None);
     }
+    found.troubles.extend(troubles.end().map(|trouble| (now, trouble)));
     found.records.extend(joiner.end());
     found.records.sort_by_key(|r| r.at.monotonic_ns);
     for record in &mut found.records {

@@ -6,3 +6,4 @@
 pub mod parse;
 pub mod reader;
 pub mod tally;
+pub mod trouble;

@@ -5,6 +5,7 @@ use crate::clock::Stamp;
 use crate::error::Result;
 pub use crate::events::kmsg::reader::raw_clock;
 use crate::events::kmsg::reader::{Line, Reader};
+use crate::events::kmsg::trouble::{Trouble, Troubles};
 use std::path::Path;
 
 /// A reader that starts at the end of the log.
@@ -12,6 +13,8 @@ use std::path::Path;
 pub struct Kmsg {
     reader: Reader,
     assembler: Assembler,
+    troubles: Troubles,
+    found: Vec<(Stamp, Trouble)>,
 }
 
 /// One thing the log said.
@@ -31,7 +34,8 @@ impl Kmsg {
     /// # Errors
     /// `Denied` without CAP_SYSLOG, `Missing` in a container without the device.
     pub fn open(root: &Path) -> Result<Kmsg> {
-        Ok(Kmsg { reader: Reader::open(root)?, assembler: Assembler::default() })
+        let reader = Reader::open(root)?;
+        Ok(Kmsg { reader, assembler: Assembler::default(), troubles: Troubles::default(), found: Vec::new() })
     }
 
     /// What was said since the last call. `now`: both clocks, just read; `raw_ns`: CLOCK_MONOTONIC_RAW, just read.
@@ -40,7 +44,17 @@ impl Kmsg {
     /// When the log cannot be read any more.
     pub fn read(&mut self, now: Stamp, raw_ns: u64) -> Result<Vec<Heard>> {
         let lines = self.reader.read(now, raw_ns)?;
+        for line in &lines {
+            self.found
+                .extend(self.troubles.line(line.at.monotonic_ns, &line.text).map(|found| (line.at, found)));
+        }
+        self.found.extend(self.troubles.flush(now.monotonic_ns).map(|found| (now, found)));
         Ok(lines.iter().filter_map(|line| hear(&mut self.assembler, line)).collect())
+    }
+
+    /// What the kernel said of the managed-memory module in the lines read since the last call.
+    pub fn troubles(&mut self) -> Vec<(Stamp, Trouble)> {
+        std::mem::take(&mut self.found)
     }
 
     /// Lines that the log's buffer lost before they were read.

@@ -3,9 +3,13 @@
 use super::{
     booking::Booking,
     families,
-    table::{Family, HISTOGRAM_SERIES, SIZE_SERIES, Type},
+    table::{FINDING_ACTIVE, Family, HISTOGRAM_SERIES, SIZE_SERIES, Type},
 };
-use crate::{events::sample::Histogram, host::inventory::Inventory, telemetry::difference::Difference};
+use crate::{
+    events::sample::Histogram,
+    host::inventory::Inventory,
+    telemetry::{difference::Difference, finding::Finding},
+};
 use std::collections::BTreeMap;
 
 /// The labels of a series, in the order of its family.
@@ -109,6 +113,17 @@ impl Ledger {
             cells.insert(labels, value);
         } else {
             self.refused += 1;
+        }
+    }
+
+    /// What is found now, after what was booked.
+    pub fn find(&mut self, findings: &[Finding]) {
+        for finding in findings {
+            let mut labels: Labels =
+                vec![("rule", finding.rule.clone()), ("severity", finding.severity.clone())];
+            labels.extend(finding.uuid.iter().map(|uuid| ("UUID", uuid.clone())));
+            labels.extend(finding.pci.as_deref().and_then(crate::pci::dcgm).map(|bus| ("pci_bus_id", bus)));
+            self.gauge(&FINDING_ACTIVE, labels, 1.0);
         }
     }
 

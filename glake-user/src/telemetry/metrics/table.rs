@@ -302,6 +302,10 @@ families! {
     /// Free.
     GPU_INSTANCE_FREE = "glake_gpu_instance_memory_free_bytes", Gauge, "bytes", &["UUID", "pci_bus_id", "GPU_I_ID"], &[], 56,
         "Free memory of a MIG instance.", "as glake_gpu_instance_info";
+    /// Findings.
+    FINDING_ACTIVE = "glake_finding_active", Gauge, "", &["rule", "severity", "UUID", "pci_bus_id"], &[], 60,
+        "1: this is wrong now; what was seen and what to do is in findings of /api/v1/state. severity: page, ticket, info.",
+        "nothing is found";
     /// SXid.
     SXID_ERRORS = "glake_nvswitch_sxid_errors_total", Counter, "", &["pci_bus_id", "sxid"], &["sxid"], 48,
         "SXid reports of an NVSwitch since agent start.", "no NVSwitch, or no SXid since agent start";

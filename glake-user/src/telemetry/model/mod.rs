@@ -58,6 +58,7 @@ impl State {
             uvm: view.uvm(),
             allocators: view.allocators(),
             nvml: newer.nvml.clone(),
+            findings: Vec::new(),
             dropped: view.dropped(),
             events: Vec::new(),
             cost: view.cost(),
