@@ -87,6 +87,7 @@ fn late(guest: &Outcome) -> Result<(), Failed> {
     is_counted(guest, "late_start", "late_end", "late.txt")
 }
 
+/// Case I01: root with every capability.
 fn locked(guest: &Outcome) -> Result<(), Failed> {
     let doctor: Value = guest.json("confidentiality")?;
     let lockdown = fact(&doctor, "lockdown");
@@ -98,7 +99,8 @@ fn locked(guest: &Outcome) -> Result<(), Failed> {
     for name in ["nvme_setup", "nvme_complete"] {
         let probe = probe(&to, name).ok_or("no such probe")?;
         let remedy = probe.remedy.as_deref().unwrap_or_default();
-        if probe.state != ProbeState::Failed || !remedy.contains("lockdown=integrity") {
+        let blamed = remedy.contains("CAP_") || remedy.contains("as root");
+        if probe.state != ProbeState::Failed || !remedy.contains("lockdown=integrity") || blamed {
             return Err(format!("{probe:?}").into());
         }
     }

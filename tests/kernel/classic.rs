@@ -107,6 +107,7 @@ fn nvme_is_exact(guest: &Outcome) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Case I09: each way says which hook it counts by, and the exact counts above show that none counts twice.
 fn says_how(guest: &Outcome) -> Result<(), Failed> {
     let sample = guest.sample("end")?;
     for probe in sample.probes.iter().filter(|p| p.family == "block" && p.state == ProbeState::On) {
@@ -120,6 +121,7 @@ fn says_how(guest: &Outcome) -> Result<(), Failed> {
     }
 }
 
+/// Case I11.
 fn ring_overflow(guest: &Outcome) -> Result<(), Failed> {
     let (from, to) = (guest.sample("ring_start")?, guest.sample("ring_end")?);
     let events: Vec<Event> = guest.json("ring_events")?;

@@ -83,6 +83,7 @@ fn coverage(state: &Value, family: &str) -> Value {
     state["coverage"].as_array().unwrap().iter().find(|c| c["family"] == family).unwrap().clone()
 }
 
+/// Cases I03 and I05: kernel types come from the files under `/sys/kernel/btf`, never by id, which would need CAP_SYS_ADMIN.
 #[test]
 fn without_cap_sys_admin_all_is_watched_but_the_cost_of_the_probes_is_unknown() {
     if !can_watch() {

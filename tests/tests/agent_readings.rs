@@ -191,6 +191,7 @@ fn without_tracefs(more: &[&str]) -> (Value, String) {
     (serde_json::from_str(state).unwrap(), rest.to_owned())
 }
 
+/// Case I13.
 #[test]
 fn where_tracefs_is_not_mounted_it_is_mounted_for_the_agent_alone() {
     if !can_watch() {

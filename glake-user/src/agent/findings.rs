@@ -2,6 +2,7 @@
 
 use crate::clock::Stamp;
 use crate::diagnose::finding::{self, Severity};
+use crate::diagnose::link::Link;
 use crate::diagnose::paging::{Interval, Window};
 use crate::diagnose::xid::record::Record;
 use crate::events::kmsg::trouble::Trouble;
@@ -13,6 +14,9 @@ use std::collections::BTreeMap;
 /// A finding about single events holds for so long after the newest of them.
 const HOLDS_NS: u64 = 24 * 3600 * 1_000_000_000;
 
+/// Ends when the errors do; a link that failed once stays suspect.
+const RETRYING: &str = "pcie_link_retrying";
+
 /// By rule and device.
 type Key = (&'static str, Option<String>);
 
@@ -20,6 +24,7 @@ type Key = (&'static str, Option<String>);
 #[derive(Debug, Default)]
 pub struct Findings {
     paging: BTreeMap<Option<String>, Window>,
+    links: BTreeMap<String, Link>,
     /// Each with the newest time it was seen; reports of the kernel hold until the machine is restarted.
     held: BTreeMap<Key, (Finding, Option<u64>)>,
 }
@@ -72,6 +77,18 @@ impl Findings {
                     self.hold(found, now, Some(now.realtime_ns));
                 }
                 None => self.drop_paging(&gpu.uuid, None),
+            }
+        }
+        for device in state.aer.iter().flatten() {
+            let link = self.links.entry(device.pci.clone()).or_default();
+            let uncorrected = device.nonfatal.saturating_add(device.fatal);
+            let found = link.push(now.monotonic_ns, device.corrected, uncorrected);
+            if found.as_ref().is_none_or(|found| found.rule != RETRYING) {
+                self.held.remove(&(RETRYING, Some(device.pci.clone())));
+            }
+            if let Some(found) = found {
+                let found = finding::Finding { pci: Some(device.pci.clone()), ..found };
+                self.hold(found, now, Some(now.realtime_ns));
             }
         }
         self.held

@@ -2,5 +2,6 @@
 
 pub mod aer;
 pub mod finding;
+pub mod link;
 pub mod paging;
 pub mod xid;

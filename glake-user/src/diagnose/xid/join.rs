@@ -174,7 +174,12 @@ impl Joiner {
 
     /// The open record this report belongs to: an existing one, or a new one.
     fn place(&mut self, incoming: &Incoming, code: u32, read: &Report) -> usize {
-        let same_device = |r: &Record| r.nvswitch == incoming.nvswitch && same_slot(&r.pci, &incoming.pci);
+        // Instances of one GPU are different tenants' machines; a report without one concerns all.
+        let same_instance =
+            |r: &Record| r.gpu_instance.zip(incoming.gpu_instance).is_none_or(|(held, new)| held == new);
+        let same_device = |r: &Record| {
+            r.nvswitch == incoming.nvswitch && same_slot(&r.pci, &incoming.pci) && same_instance(r)
+        };
         let fits = |h: &Held| {
             let r = &h.record;
             let near = incoming.at.monotonic_ns.saturating_sub(r.last.monotonic_ns) < QUIET_NS;
@@ -209,7 +214,10 @@ impl Joiner {
         }
         Record {
             schema: SCHEMA,
-            id: format!("{stamp}-{}-{code}", place.as_deref().unwrap_or("unknown")),
+            id: match incoming.gpu_instance {
+                None => format!("{stamp}-{}-{code}", place.as_deref().unwrap_or("unknown")),
+                Some(i) => format!("{stamp}-{}-gi{i}-{code}", place.as_deref().unwrap_or("unknown")),
+            },
             host: self.host.hostname.clone(),
             at: incoming.at,
             clock_error_ns: incoming.clock_error_ns,

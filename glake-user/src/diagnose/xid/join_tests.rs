@@ -311,6 +311,49 @@ fn a_burst_of_corrected_link_errors_is_one_line_before_the_event() {
 }
 
 #[test]
+fn instances_of_one_gpu_are_different_machines_and_a_report_without_one_joins_what_is_open() {
+    let out = records(&[
+        (10, "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No"),
+        (11, "NVRM: Xid (PCI:0000:01:00 GPU-I:03): 94, pid=8000, Contained: CE User Channel (0x9). RST: No"),
+        (12, "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 43, pid=7194, name=a, Ch 8"),
+    ]);
+    let of = |instance| out.iter().find(|r| r.gpu_instance == Some(instance)).expect("its own record");
+    assert_eq!(out.len(), 2, "{out:#?}");
+    assert_eq!(of(5).folded().collect::<Vec<_>>(), [(43, 1)]);
+    assert_eq!(of(3).folded().count(), 0, "another tenant's consequence is not this one's");
+    assert_ne!(of(5).id, of(3).id);
+    assert_eq!(of(3).who.as_ref().and_then(|w| w.pid), Some(8000));
+    let whole = records(&[
+        (10, "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained"),
+        (
+            11,
+            "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+        ),
+    ]);
+    assert_eq!(whole.len(), 1, "what the whole GPU asks for belongs to it: {whole:#?}");
+}
+
+#[test]
+fn after_a_reset_the_driver_takes_its_demand_back_and_nobody_is_sent_there_again() {
+    let out = records(&[
+        (10, "NVRM: Xid (PCI:0000:3b:00): 95, pid=5, name=a, Uncontained ECC error"),
+        (
+            11,
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
+        ),
+        (300, "NVRM: GPU at PCI:0000:3b:00: GPU-5c1e"),
+        (
+            301,
+            "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)",
+        ),
+    ]);
+    assert_eq!(out.iter().map(|r| r.code).collect::<Vec<_>>(), [95, 154]);
+    assert!(out[0].do_now.contains("The driver now asks: reset the GPU"), "{}", out[0].do_now);
+    assert_eq!(out[1].action, "ignore");
+    assert!(out[1].do_now.contains("takes back"), "{}", out[1].do_now);
+}
+
+#[test]
 fn ten_gpus_of_reports_at_once_lose_none() {
     let mut j = joiner();
     for i in 0..10_000u64 {

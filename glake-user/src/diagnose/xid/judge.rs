@@ -36,6 +36,9 @@ impl Past {
     }
 }
 
+/// What the driver asks for after a reset that helped.
+const NOTHING: &str = "nothing";
+
 /// How far back repeats count.
 pub const WINDOW_NS: u64 = 30 * 24 * 3600 * 1_000_000_000;
 /// So many records of the same code on one device under different jobs are the device's fault.
@@ -50,6 +53,9 @@ pub fn judge(record: &Record, past: &[Past]) -> (Action, String) {
             (Action::CheckNvlink, "follow NVIDIA's NVSwitch procedure for this SXid".to_owned())
         }
         13 | 31 => program_or_device(record, &recent),
+        154 if record.recovery_asked() == Some(NOTHING) => {
+            (Action::Ignore, "nothing: the driver takes back what it asked for before".to_owned())
+        }
         code if catalogue::is_memory(code) => memory(record, &recent),
         code => (catalogue::action(code), catalogue::action(code).sentence().to_owned()),
     };
@@ -60,7 +66,7 @@ pub fn judge(record: &Record, past: &[Past]) -> (Action, String) {
     }
     // 154 only tells what the driver now asks for: it belongs to the record's action.
     if record.codes.contains_key(&154)
-        && let Some(asked) = record.recovery_asked()
+        && let Some(asked) = record.recovery_asked().filter(|asked| record.code != 154 || *asked != NOTHING)
     {
         text.push_str(&format!(". The driver now asks: {asked}"));
     }

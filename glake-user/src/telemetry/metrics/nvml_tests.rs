@@ -107,6 +107,23 @@ fn a_gpu_that_nvml_calls_lost_is_down_and_one_that_it_does_not_know_is_not() {
     assert!(has(&body(&[Some(lost)]), &format!("glake_gpu_up{{{GPU}}} 1")));
 }
 
+/// Case J03.
+#[test]
+fn facts_keep_their_labels_when_only_readings_change() {
+    let mut later = health();
+    later.gpus[0].busy_percent = Some(3);
+    later.gpus[0].memory = memory(70);
+    later.gpus[0].ecc_volatile.corrected = Some(236_999);
+    let series = |nvml| -> Vec<String> {
+        let text = body(&[Some(nvml)]);
+        text.lines().filter_map(|l| l.rsplit_once(' ')).map(|(series, _)| series.to_owned()).collect()
+    };
+    let named = |nvml| -> Vec<String> { series(nvml).into_iter().filter(|s| !s.starts_with('#')).collect() };
+    let (before, after) = (named(health()), named(later));
+    assert!(before.iter().any(|s| s.starts_with("glake_gpu_info{")));
+    assert_eq!(before, after, "a reading is a value, never a label");
+}
+
 #[test]
 fn where_nvml_is_not_asked_there_is_no_word_of_it() {
     assert!(!body(&[None]).lines().any(|l| l.starts_with("glake_nvml_")));

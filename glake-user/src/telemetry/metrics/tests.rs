@@ -185,6 +185,7 @@ fn a_newcomer_takes_over_only_when_clearly_busier() {
     assert_eq!(ledger.workloads().names().count(), NAMED);
 }
 
+/// Case J05: short programs by the thousand.
 #[test]
 fn ten_thousand_owners_stay_within_the_series_of_a_host() {
     let (mut ledger, host) = (Book::default(), Inventory::default());
