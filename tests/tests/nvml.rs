@@ -407,3 +407,48 @@ fn the_doctor_says_why_nvml_is_not_asked_or_does_not_answer() {
         "{why}"
     );
 }
+
+/// `glake who` where the driver lists one GPU under /proc, with these arguments and variables.
+fn who(args: &[&str], variables: &[(String, String)]) -> (String, String) {
+    const PROC: &str =
+        "mount -t tmpfs none /proc/driver && cp -r \"$GPUS\" /proc/driver/nvidia && exec \"$@\"";
+    let driver = tempfile::tempdir().unwrap();
+    let gpu = driver.path().join("nvidia/gpus/0000:3b:00.0");
+    std::fs::create_dir_all(&gpu).unwrap();
+    let information = "Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t GPU-5c1e0000-0000-4000-8000-00000000003b\nDevice Minor: \t 0\n";
+    std::fs::write(gpu.join("information"), information).unwrap();
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", PROC, "sh"]).arg(binary::path()).arg("who").args(args);
+    command.env("GPUS", driver.path().join("nvidia")).envs(variables.iter().cloned());
+    let out = command.output().unwrap();
+    (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap())
+}
+
+#[test]
+fn who_tells_memory_without_a_process_only_when_nvml_may_be_asked() {
+    if !can_watch() {
+        return;
+    }
+    let mut gpu = h100(0x3b);
+    gpu["processes"] = json!([[88_213, 1u64 << 30]]);
+    let mut whole = machine(&[gpu]);
+    let scene = Scene::new(&whole);
+    let variables = scene.variables();
+    let (text, said) = who(&["gpu:0"], &variables);
+    assert!(text.contains("cannot tell without --nvml"), "{text}{said}");
+    assert_eq!(scene.calls(), Vec::<String>::new(), "not even where the agent may");
+    let (text, said) = who(&["gpu:0", "--nvml"], &variables);
+    assert!(
+        text.contains("4.68 GiB used of 79.6 GiB: pid 88213 1.00 GiB; 3.68 GiB with NO PROCESS"),
+        "{text}{said}"
+    );
+    let (json, said) = who(&["gpu:0", "--nvml", "--json"], &variables);
+    let json: Value = serde_json::from_str(&json).unwrap_or_else(|e| panic!("{e}: {json}{said}"));
+    assert_eq!(json["gpus"][0]["memory_without_process_bytes"], 5_020_809_984u64 - (1 << 30));
+    whole["hang"] = json!(["nvmlDeviceGetMemoryInfo_v2"]);
+    scene.set(&whole);
+    let begun = Instant::now();
+    let (text, _) = who(&["gpu:0", "--nvml"], &variables);
+    assert!(text.contains("cannot tell: NVML has not answered for 1 s"), "{text}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "and what else is known was told");
+}

@@ -2,8 +2,10 @@
 
 use super::exit;
 use super::out;
+use crate::agent::config::{Layered, Request};
 use crate::error::{Error, Kind, Result};
 use crate::events::heaps::{HeapGpu, Heaps, Lookout};
+use crate::events::nvml::{self, Held};
 use crate::host::gpus;
 use crate::host::holders::{self, Holder, Holders, Node, Stuck};
 use crate::host::inventory::{Gpu, Inventory};
@@ -19,12 +21,16 @@ use std::path::Path;
 #[command(after_help = "Examples:\n  \
     sudo glake who gpu:2\n  \
     sudo glake who 0000:3b:00.0 --json\n  \
-    sudo glake who                      every GPU\n\n\
-    Opens no device node. CUDA opens every GPU it may see, so holding a node is not the same as using the GPU.\n\
+    sudo glake who                      every GPU\n  \
+    sudo glake who gpu:2 --nvml         and how much memory no process has\n\n\
+    Opens no device node without --nvml. CUDA opens every GPU it may see, so holding a node is not the same as using the GPU.\n\
     Exit codes: 0 done, 1 failed, 3 done, but some processes could not be looked into.")]
 pub(super) struct Args {
     /// The GPU: gpu:2, 2, a PCI address, or a UUID or its beginning. Without it: every GPU.
     gpu: Option<String>,
+    /// Ask NVML how much memory is used, by whom, and how much by no process. This opens device nodes of the driver.
+    #[arg(long)]
+    nvml: bool,
     /// As JSON: one object.
     #[arg(long)]
     json: bool,
@@ -46,11 +52,23 @@ pub(super) fn run(args: Args) -> Result<u8> {
         None => host.gpus.iter().enumerate().collect(),
     };
     let found = holders::look(root);
-    let seen = Seen { found: &found, heaps: &Lookout::default().look(root, 0), host: &host };
+    let memory = args.nvml.then(memory);
+    let seen = Seen {
+        found: &found,
+        heaps: &Lookout::default().look(root, 0),
+        host: &host,
+        memory: memory.as_ref().map(|m| m.as_deref()),
+    };
     let text = if args.json { format!("{}\n", to_json(&chosen, &seen)) } else { to_text(&chosen, &seen) };
     let mut out = out::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(out::failed)?;
     Ok(if found.refused > 0 || !found.whole_host { exit::DEGRADED } else { exit::OK })
+}
+
+/// What NVML says, by the configuration of the agent: which library, how long to wait.
+fn memory() -> Result<Vec<Held>> {
+    let config = Layered::read(&Request::of_process(None, Vec::new()))?.config.nvml;
+    nvml::held(&config.library, config.timeout)
 }
 
 /// What the answer is made of.
@@ -59,9 +77,23 @@ struct Seen<'a> {
     found: &'a Holders,
     heaps: &'a Heaps,
     host: &'a Inventory,
+    /// `None`: NVML was not asked.
+    memory: Option<std::result::Result<&'a [Held], &'a Error>>,
 }
 
 impl<'a> Seen<'a> {
+    /// What NVML says of this GPU's memory; `Err`: why it is not known.
+    fn memory(&self, gpu: &Gpu) -> std::result::Result<&'a Held, String> {
+        match self.memory {
+            None => Err(NOT_ASKED.to_owned()),
+            Some(Err(e)) => Err(format!("cannot tell: {}", e.chain())),
+            Some(Ok(all)) => {
+                let found = all.iter().find(|held| held.pci == gpu.pci);
+                found.ok_or_else(|| "cannot tell: NVML does not answer for this GPU".to_owned())
+            }
+        }
+    }
+
     /// What GLake's allocator in the process holds on this GPU, as it says.
     fn heap(&self, holder: &Holder, gpu: &Gpu) -> Option<&'a HeapGpu> {
         let mut all = self.heaps.processes.iter().filter(|p| !p.silent);
@@ -109,11 +141,7 @@ fn write_text(out: &mut String, chosen: &[(usize, &Gpu)], seen: &Seen<'_>) -> st
         }
         let mine: Vec<&Stuck> = found.stuck.iter().filter(|s| concerns(s, &holding, found)).collect();
         stuck_lines(out, &mine)?;
-        writeln!(
-            out,
-            "MEMORY      with no process: cannot tell without NVML, and GLake opens no device node here. If memory is \
-             used and nobody\n            above holds it, a process in another pid namespace or a dying one has it"
-        )?;
+        writeln!(out, "MEMORY      {}", memory_line(seen.memory(gpu)))?;
     }
     if found.refused > 0 {
         writeln!(
@@ -127,6 +155,33 @@ fn write_text(out: &mut String, chosen: &[(usize, &Gpu)], seen: &Seen<'_>) -> st
     }
     Ok(())
 }
+
+/// Where NVML was not asked.
+const NOT_ASKED: &str = "with no process: cannot tell without --nvml, which opens device nodes. If memory is used and nobody\n            \
+                         above holds it, a process in another pid namespace or a dying one has it";
+
+fn memory_line(held: std::result::Result<&Held, String>) -> String {
+    let held = match held {
+        Ok(held) => held,
+        Err(why) => return why,
+    };
+    let each = |(pid, n): &(u32, Option<u64>)| {
+        format!("pid {pid} {}", n.map_or_else(|| "(not told)".to_owned(), bytes))
+    };
+    let processes: Vec<String> = held.processes.iter().map(each).collect();
+    let processes = if processes.is_empty() { "no process".to_owned() } else { processes.join(", ") };
+    let rest = match held.without_process() {
+        None => "with no process: cannot tell".to_owned(),
+        Some(n) if n > MUCH => {
+            format!("{} with NO PROCESS: one in another pid namespace or a dying one has it", bytes(n))
+        }
+        Some(n) => format!("{} with no process", bytes(n)),
+    };
+    format!("{} used of {}: {processes}; {rest}    from: NVML", bytes(held.used), bytes(held.total))
+}
+
+/// A GPU that nobody uses has up to some hundred MiB in use by the driver's own work.
+const MUCH: u64 = 1 << 30;
 
 /// A stuck task of a holder of this GPU, or a thread of the driver itself (it serves all).
 fn concerns(stuck: &Stuck, holding: &[&Holder], found: &Holders) -> bool {
@@ -213,7 +268,11 @@ fn to_json(chosen: &[(usize, &Gpu)], seen: &Seen<'_>) -> Value {
                 .collect();
             json!({"gpu": index, "pci": gpu.pci, "UUID": gpu.uuid, "model": gpu.model, "minor": gpu.minor,
                    "holders": gpu.minor.map(|_| holding.iter().map(|h| holder_json(h, gpu, seen)).collect::<Vec<_>>()),
-                   "stuck": stuck, "memory_without_process_bytes": Value::Null})
+                   "stuck": stuck,
+                   "memory_used_bytes": seen.memory(gpu).ok().map(|held| held.used),
+                   "memory_by_process": seen.memory(gpu).ok().map(|held| held.processes.iter()
+                       .map(|(pid, n)| json!({"pid": pid, "bytes": n})).collect::<Vec<_>>()),
+                   "memory_without_process_bytes": seen.memory(gpu).ok().and_then(Held::without_process)})
         })
         .collect();
     json!({"schema": 1, "gpus": gpus, "processes_looked_at": found.looked,
@@ -264,7 +323,7 @@ mod tests {
             ..Holders::default()
         };
         let (heaps, host) = (Heaps::default(), Inventory::default());
-        let seen = Seen { found: &found, heaps: &heaps, host: &host };
+        let seen = Seen { found: &found, heaps: &heaps, host: &host, memory: None };
         let text = to_text(&[(1, &gpu(Some(1)))], &seen);
         assert!(text.contains("pid 6 ") && !text.contains("pid 5 "), "{text}");
         assert!(text.contains("nvidia1 x4, nvidia-uvm x2"), "{text}");
@@ -290,7 +349,7 @@ mod tests {
         let mut heaps = Heaps::default();
         heaps.processes.push(HeapProcess { pid: 6, said, ..HeapProcess::default() });
         let host = Inventory::default();
-        let seen = Seen { found: &found, heaps: &heaps, host: &host };
+        let seen = Seen { found: &found, heaps: &heaps, host: &host, memory: None };
         let text = to_text(&[(0, &gpu(Some(0)))], &seen);
         assert_eq!(text.matches("GLake: 21.0 GiB allocated of 42.0 GiB reserved").count(), 1, "{text}");
         assert!(!text.contains("9.0 GiB"), "another GPU's: {text}");
@@ -299,13 +358,39 @@ mod tests {
         assert_eq!(json["gpus"][0]["holders"][0]["allocator"], Value::Null);
     }
 
+    #[test]
+    fn memory_that_no_process_has_is_told_and_where_nvml_does_not_answer_so_is_that() {
+        let (found, heaps, host) = (Holders::default(), Heaps::default(), Inventory::default());
+        let gib = |n: u64| n << 30;
+        let one = |processes| Held { pci: "0000:3b:00.0".into(), total: gib(141), used: gib(40), processes };
+        let text = |memory: std::result::Result<&[Held], &Error>| {
+            let seen = Seen { found: &found, heaps: &heaps, host: &host, memory: Some(memory) };
+            (to_text(&[(0, &gpu(Some(0)))], &seen), to_json(&[(0, &gpu(Some(0)))], &seen))
+        };
+        let (orphaned, json) = text(Ok(&[one(vec![(7, Some(gib(1)))])]));
+        assert!(
+            orphaned.contains("40.0 GiB used of 141 GiB: pid 7 1.00 GiB; 39.0 GiB with NO PROCESS"),
+            "{orphaned}"
+        );
+        assert_eq!(json["gpus"][0]["memory_without_process_bytes"], gib(39));
+        let (unknown, json) = text(Ok(&[one(vec![(7, None)])]));
+        assert!(unknown.contains("with no process: cannot tell"), "{unknown}");
+        assert_eq!(json["gpus"][0]["memory_without_process_bytes"], Value::Null);
+        let error = Error::new(Kind::TimedOut, "NVML has not answered for 5 s");
+        let (silent, json) = text(Err(&error));
+        assert!(silent.contains("MEMORY      cannot tell: NVML has not answered"), "{silent}");
+        assert_eq!(json["gpus"][0]["memory_used_bytes"], Value::Null);
+        let (other, _) = text(Ok(&[]));
+        assert!(other.contains("does not answer for this GPU"), "{other}");
+    }
+
     /// Case G01.
     #[test]
     fn a_driver_thread_that_evicts_for_ever_is_not_called_a_busy_gpu() {
         let frames = ["uvm_spin_loop+0x1/0x2 [nvidia_uvm]", "evict_root_chunk+0x3/0x4 [nvidia_uvm]"];
         let found = Holders { stuck: vec![stuck(900, &frames)], whole_host: true, ..Holders::default() };
         let (heaps, host) = (Heaps::default(), Inventory::default());
-        let seen = Seen { found: &found, heaps: &heaps, host: &host };
+        let seen = Seen { found: &found, heaps: &heaps, host: &host, memory: None };
         let text = to_text(&[(0, &gpu(Some(0)))], &seen);
         assert!(text.contains("not a busy GPU") && text.contains("uvm_disable_hmm=1"), "{text}");
         let json = to_json(&[(0, &gpu(Some(0)))], &seen);

@@ -3,6 +3,7 @@
 //! Loading it opens device nodes of the driver, which stay open until [`Library`] is dropped.
 
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use std::ffi::{OsStr, c_uint};
@@ -252,6 +253,28 @@ impl Handle<'_> {
     pub fn bar1(&self) -> Answer<Bytes> {
         let info = self.device.bar1_memory_info()?;
         Ok(Bytes { total: info.total, reserved: None, free: info.free, used: info.used })
+    }
+
+    /// Processes with memory of it, and how much. `None`: not told.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn processes(&self) -> Answer<Vec<(u32, Option<u64>)>> {
+        let mut all = self.device.running_compute_processes()?;
+        match self.device.running_graphics_processes() {
+            Ok(graphics) => all.extend(graphics),
+            // A GPU without graphics has no such processes.
+            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
+            Err(e) => return Err(e.into()),
+        }
+        all.sort_by_key(|process| process.pid);
+        // A process may compute and draw: its memory is the same.
+        all.dedup_by_key(|process| process.pid);
+        let bytes = |used| match used {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        Ok(all.into_iter().map(|process| (process.pid, bytes(process.used_gpu_memory))).collect())
     }
 
     /// Percent of the last moments in which some kernel ran. Means nothing under MIG.

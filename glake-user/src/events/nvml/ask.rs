@@ -6,7 +6,7 @@ use crate::sys::nvml::{Answer, Bytes, Ecc, Handle, Library, Refusal, RetiredFor}
 use std::collections::BTreeMap;
 
 /// More GPUs, and more instances of one, than any host has: the library is not believed beyond.
-const MOST_GPUS: u32 = 64;
+pub(super) const MOST_GPUS: u32 = 64;
 const MOST_INSTANCES: u32 = 16;
 
 /// What one reading gave.

@@ -4,9 +4,11 @@
 //! own asks, and nobody waits for it: what it has not answered in time is unknown.
 
 mod ask;
+mod holders;
 mod reader;
 
 pub use ask::{Reading, ask};
+pub use holders::{Held, held};
 pub use reader::{Reader, Settings, WELL_KNOWN};
 
 use crate::clock::Stamp;

@@ -134,7 +134,7 @@ fn known(shared: &Shared, settings: &Settings, started: Stamp, now: Stamp) -> Nv
             nvml.gpus.clone_from(&reading.gpus);
         }
         Some((_, Err(why))) => {
-            let (reason, remedy) = why_not(why, settings);
+            let (reason, remedy) = why_not(why, &settings.library.to_string_lossy());
             nvml.health = Health::Failed;
             nvml.unknown_since = unknown_since;
             (nvml.reason, nvml.remedy) = (Some(reason), Some(remedy));
@@ -144,8 +144,7 @@ fn known(shared: &Shared, settings: &Settings, started: Stamp, now: Stamp) -> Nv
 }
 
 /// Why the library does not answer, and what to do.
-fn why_not(why: &Refusal, settings: &Settings) -> (String, String) {
-    let library = settings.library.to_string_lossy();
+pub(super) fn why_not(why: &Refusal, library: &str) -> (String, String) {
     let (reason, remedy) = match why {
         Refusal::NoLibrary(text) => (
             format!("{library} cannot be loaded: {text}"),
@@ -302,7 +301,7 @@ mod tests {
             Refusal::Other("an internal driver error occurred".into()),
         ];
         let texts: std::collections::BTreeSet<(String, String)> =
-            all.iter().map(|why| why_not(why, &settings())).collect();
+            all.iter().map(|why| why_not(why, WELL_KNOWN)).collect();
         assert_eq!(texts.len(), all.len(), "each its own: {texts:?}");
         assert!(texts.iter().all(|(reason, remedy)| !reason.is_empty() && !remedy.is_empty()));
     }
