@@ -1,6 +1,7 @@
 //! The full-screen view of `glake watch` and `glake play`: states come in by a channel, keys from the terminal.
 
 mod draw;
+mod health;
 mod heat;
 mod promql;
 mod sections;

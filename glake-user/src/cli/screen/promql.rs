@@ -38,6 +38,12 @@ pub(super) fn queries(about: &About) -> Vec<String> {
             format!("sum by (xid) (glake_gpu_xid_errors_total{})", braces(labels)),
             format!("max by (xid) (glake_gpu_xid_last_timestamp_seconds{})", braces(labels)),
         ],
+        About::Finding(rule) => {
+            vec![format!(
+                "max by (instance, UUID) (glake_finding_active{})",
+                braces(&[("rule", rule.clone())])
+            )]
+        }
         About::Probe(probe) => {
             vec![format!("min by (instance) (glake_probe_attached{})", braces(&[("probe", probe.clone())]))]
         }

@@ -1,5 +1,6 @@
 //! The tables of each view, made from the state of one interval.
 
+use super::health;
 use super::heat::Minute;
 use super::table::{About, Cell, Column, Row, Table};
 use super::tone::Tone;
@@ -24,7 +25,7 @@ pub(super) fn tables(state: &State, ui: &Ui) -> Vec<Table> {
 }
 
 fn overview(state: &State, ui: &Ui) -> Vec<Table> {
-    let mut tables = Vec::new();
+    let mut tables = Vec::from_iter(health::tables(state));
     if !state.host.gpus.is_empty() || state.xid.iter().flatten().next().is_some() {
         tables.push(gpus(state));
     }

@@ -65,6 +65,8 @@ pub(super) enum About {
     Allocator(Vec<(&'static str, String)>),
     /// A GPU, by the labels that join it.
     Gpu(Vec<(&'static str, String)>),
+    /// A finding, by its rule.
+    Finding(String),
     /// A probe.
     Probe(String),
 }

@@ -244,3 +244,48 @@ fn without_colours_nothing_is_coloured() {
     terminal.draw(|frame| draw(frame, Some(&state), &ui)).unwrap();
     assert!(terminal.backend().buffer().content.iter().any(|c| coloured(c.fg)));
 }
+
+#[test]
+fn what_is_wrong_stands_first_and_says_what_to_do() {
+    let (mut state, ui) = seen(2);
+    state.findings.push(crate::telemetry::finding::Finding {
+        rule: "uvm_kernel_memory_corrupted".into(),
+        severity: "page".into(),
+        uuid: None,
+        pci: None,
+        since: crate::clock::Stamp { monotonic_ns: 1, realtime_ns: 1 },
+        what: "the kernel found memory corrupted".into(),
+        evidence: Vec::new(),
+        do_now: "drain this host".into(),
+    });
+    let lines = screen(Some(&state), &ui, 160, 40);
+    let at = |text: &str| {
+        lines.iter().position(|l| l.contains(text)).unwrap_or_else(|| panic!("{text}: {lines:#?}"))
+    };
+    assert!(at("uvm_kernel_memory_corrupted") < at("BLOCK "), "{lines:#?}");
+    assert!(lines[at("uvm_kernel_memory_corrupted")].contains("drain this host"));
+}
+
+#[test]
+fn gpu_health_is_shown_where_it_is_asked_for_and_says_since_when_it_is_not_known() {
+    use crate::events::nvml::{Errors, GpuHealth, Health, Nvml, RemappedRows};
+    let (mut state, ui) = seen(2);
+    assert!(!screen(Some(&state), &ui, 160, 40).join("\n").contains("GPU HEALTH"), "not asked, not shown");
+    let rows = RemappedRows { correctable: 11, uncorrectable: 1, pending: false, failure: true };
+    let gpu = GpuHealth {
+        pci: Some("0000:3b:00.0".into()),
+        ecc_aggregate: Errors { corrected: Some(236_795), uncorrected: None },
+        remapped_rows: Some(rows),
+        ..GpuHealth::default()
+    };
+    state.nvml = Some(Nvml { health: Health::Answering, gpus: vec![gpu], ..Nvml::default() });
+    let lines = screen(Some(&state), &ui, 160, 40);
+    let line = lines.iter().find(|l| l.contains("0000:3b:00.0")).expect("its row");
+    let cells: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(cells, ["0000:3b:00.0", "236795", "-", "12", "-", "FAILED", "-", "-", "-", "-"]);
+    let since = Some(crate::clock::Stamp { monotonic_ns: 1, realtime_ns: 3_723_000_000_000 });
+    let reason = Some("NVML has not answered for 9 s".into());
+    state.nvml = Some(Nvml { health: Health::Silent, unknown_since: since, reason, ..Nvml::default() });
+    let text = screen(Some(&state), &ui, 160, 40).join("\n");
+    assert!(text.contains("unknown since 01:02:03Z: NVML has not answered for 9 s"), "{text}");
+}
