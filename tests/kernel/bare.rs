@@ -14,6 +14,10 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("a host without tracefs keeps none: GLake mounts it for itself alone", private_tracefs),
         guest.test("a trace point in use keeps nvme_core loaded, and no longer", held),
         guest.test("a driver that is loaded late is watched from then on", late),
+        guest.test(
+            "what the kernel's log says of memory corrupted by nvidia_uvm is a finding that pages",
+            hurt,
+        ),
         guest.test("under lockdown=confidentiality a probe counts in full or names the lockdown", locked),
     ]
 }
@@ -85,6 +89,22 @@ fn late(guest: &Outcome) -> Result<(), Failed> {
         return Err(format!("before the driver came: {waiting:?}").into());
     }
     is_counted(guest, "late_start", "late_end", "late.txt")
+}
+
+/// Case G09, from the kernel's own log to the agent's state.
+fn hurt(guest: &Outcome) -> Result<(), Failed> {
+    let text = guest.text("hurt.jsonl")?;
+    let last = text.lines().last().ok_or("no state was printed")?;
+    let state: Value = serde_json::from_str(last)?;
+    let found = state["findings"].as_array().cloned().unwrap_or_default();
+    let [finding] = found.as_slice() else {
+        return Err(format!("findings: {found:?}; the agent said {}", guest.text("hurt.log")?).into());
+    };
+    let evidence = finding["evidence"].to_string();
+    let told = finding["rule"] == "uvm_kernel_memory_corrupted"
+        && finding["severity"] == "page"
+        && evidence.contains("uvm_hmm_devmem_free in the trace of python3 (pid 41873)");
+    if told { Ok(()) } else { Err(format!("{finding}").into()) }
 }
 
 /// Case I01: root with every capability.

@@ -32,6 +32,25 @@ load late /dev/$(disk glake0) read:50x4096 write:10x65536
 sample late_end
 probes_end
 
+# An agent, while the kernel's log says that the managed-memory module hurt it. The lines are written as root may.
+ip link set lo up 2>/dev/null || ifconfig lo 127.0.0.1 up
+GLAKE_LOCK=/run/agent.lock GLAKE_EVENT_STORE=/run/events glake run --for 8s --json --interval 500ms \
+    --listen 127.0.0.1:0 >/out/hurt.jsonl 2>/out/hurt.log &
+agent=$!
+until grep -q 'answering on' /out/hurt.log; do kill -0 $agent || exit 8; sleep 0.1; done
+while read -r line; do echo "$line" >/dev/kmsg; done <<'LINES'
+BUG: Bad page state in process python3  pfn:8c3f2a
+Modules linked in: nvidia_uvm(OE) nvidia(OE) overlay
+CPU: 17 PID: 41873 Comm: python3 Tainted: P           OE      6.14.0
+Call Trace:
+ <TASK>
+ bad_page+0x76/0x120
+ uvm_hmm_devmem_free+0x5c/0x90 [nvidia_uvm]
+ </TASK>
+LINES
+wait $agent
+[ $? -le 3 ] || exit 9
+
 echo confidentiality >/sys/kernel/security/lockdown
 doctor confidentiality
 probes '{"profile":"full","max_cpu_percent":0}'
