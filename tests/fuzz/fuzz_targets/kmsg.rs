@@ -15,7 +15,10 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             if let Some(line) = sequence.record(record, now, 0) {
                 events += tally.line(&line, &devices).len() as u64;
                 let found = troubles.line(line.at.monotonic_ns, &line.text);
-                assert!(found.is_none_or(|trouble| !trouble.frames.is_empty()), "only with the module in the trace");
+                assert!(
+                    found.is_none_or(|trouble| !trouble.frames.is_empty()),
+                    "only with the module in the trace"
+                );
             }
         }
     }
