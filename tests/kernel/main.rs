@@ -4,6 +4,7 @@
 
 mod bare;
 mod classic;
+mod copy;
 mod counts;
 mod lab;
 mod odd;
@@ -21,7 +22,7 @@ fn main() {
     }
     let suites = |k| {
         let probes = [counts::tests(k), classic::tests(k), odd::tests(k), bare::tests(k)];
-        probes.into_iter().chain([uvm_tools::tests(k), uvm_probes::tests(k)])
+        probes.into_iter().chain([copy::tests(k), uvm_tools::tests(k), uvm_probes::tests(k)])
     };
     let tests = kernels.iter().flat_map(suites).flatten();
     libtest_mimic::run(&arguments, tests.collect()).exit();

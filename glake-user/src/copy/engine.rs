@@ -5,17 +5,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::job::{Moved, Settings, read};
-use super::lanes::{self, Lane};
+use super::lanes::{IoUring, Lane, Pread};
 use super::rates::{self, Rate, Rates};
 use super::ring::Ring;
 use super::route::{self, Decision, Facts, Way};
 use super::source::Source;
 use super::span::Span;
+use super::write::Image;
 use crate::error::{Error, Result};
 use crate::gpu::{Device, Stream};
 
 /// Bytes that the reference way reads at a time, as a loader that maps a file and copies tensors roughly does.
 const PLAIN: usize = 64 << 20;
+
+/// Threads and bytes of a part that write a file: the disk is the limit, and a few large writes are enough for it.
+const SAVE: (usize, usize) = (4, 8 << 20);
 
 /// Copies to one GPU. May be used by many threads.
 pub struct Engine {
@@ -34,10 +38,18 @@ pub struct Wish {
     pub way: Option<Way>,
     /// Threads and bytes of a part, where not the decided ones.
     pub setting: Option<(usize, usize)>,
+    /// Past the page cache: poll for completions instead of being interrupted.
+    pub polled: bool,
     /// The longest it may take; `None`: ten minutes.
     pub limit: Option<Duration>,
     /// Work of this stream must be over before the device memory is written.
     pub after: Option<Stream>,
+}
+
+impl Wish {
+    fn limit(&self) -> Duration {
+        self.limit.unwrap_or(Duration::from_secs(600))
+    }
 }
 
 impl Engine {
@@ -71,13 +83,13 @@ impl Engine {
     }
 
     /// What is to be known before a way is chosen.
-    pub fn facts(&self, source: &Source, size: u64) -> Facts {
+    pub fn facts(&self, source: &Arc<Source>, size: u64) -> Facts {
         let disk = disk_of(source);
         let ways = [Way::PageCache, Way::Disk, Way::Plain];
         Facts {
             size,
             cached: source.cached_share(),
-            direct: lanes::direct().probe(source).map_err(|e| e.chain()),
+            direct: IoUring { source: Arc::clone(source), polled: false }.probe().map_err(|e| e.chain()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             measured: ways
                 .iter()
@@ -87,7 +99,7 @@ impl Engine {
     }
 
     /// Which way a file would take.
-    pub fn decide(&self, source: &Source, size: u64, wish: &Wish) -> Decision {
+    pub fn decide(&self, source: &Arc<Source>, size: u64, wish: &Wish) -> Decision {
         let mut decision = route::decide(&self.facts(source, size), wish.way);
         if let Some((lanes, part_bytes)) = wish.setting {
             (decision.lanes, decision.part_bytes) = (lanes, part_bytes);
@@ -96,20 +108,32 @@ impl Engine {
     }
 
     /// A ring that is large enough, made now or before.
-    pub fn ring(&self, decision: &Decision) -> Result<Arc<Ring>> {
+    fn ring(&self, count: usize, part_bytes: usize) -> Result<Arc<Ring>> {
         let mut held = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = decision.lanes * decision.parts_per_lane;
-        let fits = |r: &&Arc<Ring>| {
-            r.part_size() == decision.part_bytes && r.count() - r.lost().min(r.count()) >= count
-        };
+        let fits =
+            |r: &&Arc<Ring>| r.part_size() == part_bytes && r.count() - r.lost().min(r.count()) >= count;
         if let Some(ring) = held.as_ref().filter(fits) {
             return Ok(Arc::clone(ring));
         }
         // The old one goes first: two at once could be more than may be locked.
         *held = None;
-        let ring = Arc::new(Ring::new(&*self.device, count, decision.part_bytes, self.node)?);
+        let ring = Arc::new(Ring::new(&*self.device, count, part_bytes, self.node)?);
         *held = Some(Arc::clone(&ring));
         Ok(ring)
+    }
+
+    /// Writes a file from device memory; see [`write`](super::write::write).
+    pub fn write(
+        &self,
+        path: &Path,
+        image: Image,
+        wish: &Wish,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Moved> {
+        let (lanes, part_bytes) = wish.setting.unwrap_or(SAVE);
+        let ring = self.ring(lanes * 2, part_bytes)?;
+        let settings = Settings { lanes, parts_per_lane: 2, limit: wish.limit(), after: wish.after };
+        super::write::write(path, image, &self.device, &ring, &settings, progress)
     }
 
     /// Copies parts of a file to the device, and returns when they are there.
@@ -122,13 +146,13 @@ impl Engine {
     ) -> Result<(Decision, Moved)> {
         let size = spans.iter().map(|s| s.size).sum();
         let decision = self.decide(source, size, wish);
-        let moved = match lane_of(decision.way) {
+        let moved = match lane_of(decision.way, source, wish.polled) {
             Some(lane) => {
-                let ring = self.ring(&decision)?;
+                let ring = self.ring(decision.lanes * decision.parts_per_lane, decision.part_bytes)?;
                 let settings = Settings {
                     lanes: decision.lanes,
                     parts_per_lane: decision.parts_per_lane,
-                    limit: wish.limit.unwrap_or(Duration::from_secs(600)),
+                    limit: wish.limit(),
                     after: wish.after,
                 };
                 let mut moved = read(source, spans, &self.device, &ring, &lane, &settings, progress)?;
@@ -144,10 +168,11 @@ impl Engine {
 }
 
 /// The lane of a way; the reference has none.
-fn lane_of(way: Way) -> Option<Arc<dyn Lane>> {
+fn lane_of(way: Way, source: &Arc<Source>, polled: bool) -> Option<Arc<dyn Lane>> {
+    let source = Arc::clone(source);
     match way {
-        Way::PageCache => Some(lanes::cached()),
-        Way::Disk => Some(lanes::direct()),
+        Way::PageCache => Some(Arc::new(Pread { source, direct: false })),
+        Way::Disk => Some(Arc::new(IoUring { source, polled })),
         Way::Plain => None,
     }
 }

@@ -19,22 +19,22 @@ const REPORT: Duration = Duration::from_millis(100);
 /// How a copy is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Threads that read.
+    /// Threads.
     pub lanes: usize,
     /// Parts of the ring for each: one is filled while the others are fetched by the GPU.
     pub parts_per_lane: usize,
     /// The longest that the copy may take.
     pub limit: Duration,
-    /// Work of this stream must be over before the device memory is written.
+    /// Work of this stream must be over before the device memory is used.
     pub after: Option<Stream>,
 }
 
 /// What a copy did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Moved {
-    /// Bytes that reached the device.
+    /// Bytes that arrived.
     pub bytes: u64,
-    /// From the first read to the last byte on the device.
+    /// From the first read to the last byte in place.
     pub elapsed: Duration,
     /// What the lanes' threads used of CPUs.
     pub cpu: Duration,
@@ -44,8 +44,8 @@ pub struct Moved {
 
 /// What lanes share.
 pub struct Job {
-    /// The file.
-    pub source: Arc<Source>,
+    /// What it does, for messages: "copying FILE".
+    doing: String,
     /// The GPU.
     pub device: Arc<dyn Device>,
     /// The stream that all copies of the job are in.
@@ -76,7 +76,7 @@ impl Job {
     pub fn left(&self) -> Result<Duration> {
         let left = self.time();
         if left.is_zero() || self.stop.load(Ordering::Relaxed) {
-            let what = format!("copying {}: the time is over", self.source.path().display());
+            let what = format!("{}: the time is over", self.doing);
             return Err(Error::new(Kind::TimedOut, what));
         }
         Ok(left)
@@ -107,7 +107,7 @@ impl Job {
 /// [`Settings::limit`], and what the file, the ring or the device refused. After an error the device memory of the spans
 /// holds anything.
 pub fn read(
-    source: &Arc<Source>,
+    source: &Source,
     spans: &[Span],
     device: &Arc<dyn Device>,
     ring: &Ring,
@@ -116,9 +116,25 @@ pub fn read(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Moved> {
     let chunks = chunks(spans, source.size(), ring.part_size(), source.align())?;
+    let doing = format!("copying {}", source.path().display());
+    let moved = carry_out(doing, chunks, device, ring, lane, settings, progress)?;
+    source.unchanged()?;
+    Ok(moved)
+}
+
+/// Hands chunks to lanes until all are done.
+pub(super) fn carry_out(
+    doing: String,
+    chunks: Vec<Chunk>,
+    device: &Arc<dyn Device>,
+    ring: &Ring,
+    lane: &Arc<dyn Lane>,
+    settings: &Settings,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Moved> {
     let stream = device.create_stream()?;
     let job = Arc::new(Job {
-        source: Arc::clone(source),
+        doing,
         device: Arc::clone(device),
         stream,
         chunks,
@@ -139,7 +155,6 @@ pub fn read(
         device.destroy_stream(stream)?;
     }
     let cpu = ended?;
-    source.unchanged()?;
     let notes = std::mem::take(&mut *job.notes.lock().unwrap_or_else(PoisonError::into_inner));
     Ok(Moved { bytes: job.moved(), elapsed, cpu, notes })
 }
@@ -208,8 +223,8 @@ fn gather(job: &Job, told: &Receiver<Outcome>, lanes: usize, progress: &mut dyn 
                 job.stop.store(true, Ordering::Relaxed);
                 let stuck = lanes - answered;
                 let what = format!(
-                    "copying {}: {stuck} of {lanes} threads gave no answer in time, {} bytes had arrived",
-                    job.source.path().display(),
+                    "{}: {stuck} of {lanes} threads gave no answer in time, {} bytes had arrived",
+                    job.doing,
                     job.moved()
                 );
                 let remedy = "the disk or the GPU does not answer: see `glake doctor` and the kernel log";

@@ -18,9 +18,11 @@ pub mod route;
 pub mod safetensors;
 pub mod source;
 pub mod span;
+pub mod write;
 
 pub use engine::{Engine, Wish};
 pub use job::{Moved, Settings, read};
 pub use ring::Ring;
 pub use source::Source;
 pub use span::Span;
+pub use write::{Image, write};

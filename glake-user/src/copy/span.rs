@@ -79,6 +79,18 @@ pub fn chunks(spans: &[Span], file_size: u64, part: usize, align: usize) -> Resu
     Ok(made)
 }
 
+/// Cuts a whole file into its parts of `part` bytes, each with the pieces of the spans that fall into it; a part may have none.
+pub fn windows(spans: &[Span], file_size: u64, part: usize) -> Result<Vec<Chunk>> {
+    let mut filled = chunks(spans, file_size, part, part)?.into_iter().peekable();
+    let mut all = Vec::new();
+    for offset in (0..file_size).step_by(part.max(1)) {
+        let size = (file_size - offset).min(part as u64) as usize;
+        let pieces = filled.next_if(|c| c.offset == offset).map(|c| c.pieces).unwrap_or_default();
+        all.push(Chunk { offset, size, pieces });
+    }
+    Ok(all)
+}
+
 /// Whether a read already made takes in byte `at` too: it fits, and no unit that nobody wants lies between.
 fn joins(last: &Chunk, at: u64, part: u64, align: u64) -> bool {
     let end = last.offset + last.size as u64;
@@ -138,6 +150,15 @@ mod tests {
         assert_eq!(made.len(), 2);
         assert_eq!((made[0].offset, made[0].size, made[0].pieces.len()), (0, 160, 2));
         assert_eq!((made[1].offset, made[1].size), (2560, 448));
+    }
+
+    #[test]
+    fn windows_cover_a_file_whose_beginning_is_no_span() {
+        let span = Span { offset: 5000, size: 5000, address: 1 << 20 };
+        let made = windows(&[span], 10_000, 4096).unwrap();
+        let at: Vec<_> = made.iter().map(|c| (c.offset, c.size, c.pieces.len())).collect();
+        assert_eq!(at, [(0, 4096, 0), (4096, 4096, 1), (8192, 1808, 1)]);
+        assert_eq!(made[1].pieces[0], Piece { at: 904, size: 3192, address: 1 << 20 });
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub(super) struct WayArgs {
     /// The way: auto, page_cache, disk, or plain (the reference).
     #[arg(long, value_name = "WAY", default_value = "auto", value_parser = way)]
     route: Chosen,
+    /// With --route disk: poll for completions instead of being interrupted. For raw NVMe devices with nvme.poll_queues.
+    #[arg(long)]
+    poll: bool,
     /// Threads that read.
     #[arg(long, value_name = "N", requires = "part", value_parser = clap::value_parser!(u16).range(1..=256))]
     lanes: Option<u16>,
@@ -66,7 +69,7 @@ pub(super) struct Chosen(Option<Way>);
 impl WayArgs {
     pub(super) fn wish(self, limit: Option<Duration>) -> Wish {
         let setting = self.lanes.map(usize::from).zip(self.part);
-        Wish { way: self.route.0, setting, limit, after: None }
+        Wish { way: self.route.0, setting, polled: self.poll, limit, after: None }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::copy::job::Job;
+use crate::copy::source::Source;
 use crate::copy::span::Chunk;
 use crate::error::{Error, Result};
 use crate::gpu::InFlight;
@@ -70,18 +71,23 @@ impl<'a> Flights<'a> {
     }
 }
 
-/// Waits for one copy, and counts its bytes.
+/// Waits for one copy to the device, and counts its bytes.
 pub(super) fn land(job: &Job, flight: InFlight, bytes: u64) -> Result<Part> {
-    // Also when the time is over: a copy that is nearly there is waited for a moment, so that its part is not lost.
-    let left = job.time().max(std::time::Duration::from_millis(200));
-    let part = job.device.collect(flight, ns(left)).map_err(|late| late.error)?;
+    let part = wait(job, flight)?;
     job.arrived(bytes);
     Ok(part)
 }
 
-/// What a read's answer means for a chunk: how many bytes of it are still missing.
-pub(super) fn failed(job: &Job, chunk: &Chunk, cause: std::io::Error) -> Error {
-    let path = job.source.path().display();
+/// Waits for one copy.
+pub(super) fn wait(job: &Job, flight: InFlight) -> Result<Part> {
+    // Also when the time is over: a copy that is nearly there is waited for a moment, so that its part is not lost.
+    let left = job.time().max(std::time::Duration::from_millis(200));
+    job.device.collect(flight, ns(left)).map_err(|late| late.error)
+}
+
+/// The error of a read that failed.
+pub(super) fn failed(source: &Source, chunk: &Chunk, cause: std::io::Error) -> Error {
+    let path = source.path().display();
     let e = Error::os(format!("reading {} bytes at {} of {path}", chunk.size, chunk.offset), cause);
     if e.kind() == crate::error::Kind::Io {
         return e.remedy("the disk reports an error: see the kernel log, and `glake events list`");

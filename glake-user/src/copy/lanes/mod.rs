@@ -1,29 +1,26 @@
-//! Lanes: the ways in which a thread fills parts from a file. Each keeps the GPU fetching one part while it fills the
-//! next.
+//! Lanes: the ways in which a thread fills parts from a file, and one that writes them to a file. Each that reads keeps the GPU
+//! fetching one part while it fills the next.
 
 mod flights;
 mod pread;
 mod uring;
+mod writer;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::job::Job;
-use super::source::Source;
 use crate::error::Result;
 use crate::sys::buffer::Part;
 pub use pread::Pread;
 pub use uring::IoUring;
+pub use writer::Writer;
 
 /// How a thread takes its share of a job.
 pub trait Lane: Send + Sync {
     /// As routes, options and metrics call it.
     fn name(&self) -> &'static str;
 
-    /// Whether it can read this file here, found out by trying. The reason if not.
-    fn probe(&self, source: &Source) -> Result<()>;
-
-    /// Takes chunks from the job until there are none, using `parts`. Returns when the device has all it sent.
+    /// Takes chunks from the job until there are none, using `parts`. Returns when all that it took is in place.
     fn run(&self, job: &Job, parts: Vec<Part>) -> Outcome;
 }
 
@@ -45,14 +42,4 @@ impl Outcome {
         let cpu = Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0));
         Outcome { parts, result, cpu }
     }
-}
-
-/// Through the page cache, by pread.
-pub fn cached() -> Arc<dyn Lane> {
-    Arc::new(Pread { direct: false })
-}
-
-/// Past the page cache, by io_uring; by pread where io_uring is refused.
-pub fn direct() -> Arc<dyn Lane> {
-    Arc::new(IoUring { polled: false })
 }

@@ -1,6 +1,7 @@
 //! One read at a time, by pread. Fastest for what is in the page cache: the copy out of it is the work, and threads do it.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use super::flights::{Flights, failed};
 use super::{Lane, Outcome};
@@ -11,8 +12,10 @@ use crate::error::{Error, Kind, Result};
 use crate::sys::buffer::Part;
 
 /// Reads by pread.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Pread {
+    /// The file.
+    pub source: Arc<Source>,
     /// Past the page cache.
     pub direct: bool,
 }
@@ -20,13 +23,6 @@ pub struct Pread {
 impl Lane for Pread {
     fn name(&self) -> &'static str {
         if self.direct { "direct_pread" } else { "page_cache" }
-    }
-
-    fn probe(&self, source: &Source) -> Result<()> {
-        match source.direct() {
-            Err(why) if self.direct => Err(Error::new(Kind::Unsupported, why)),
-            _ => Ok(()),
-        }
     }
 
     fn run(&self, job: &Job, parts: Vec<Part>) -> Outcome {
@@ -38,13 +34,13 @@ impl Lane for Pread {
 }
 
 impl Pread {
-    fn take_chunks(self, job: &Job, flights: &mut Flights<'_>) -> Result<()> {
+    fn take_chunks(&self, job: &Job, flights: &mut Flights<'_>) -> Result<()> {
         while let Some(chunk) = job.next() {
             job.left()?;
             let Some(mut part) = flights.part()? else {
                 return Err(Error::new(Kind::Exhausted, "a copying thread has no part of the ring left"));
             };
-            if let Err(e) = self.fill(job, chunk, &mut part) {
+            if let Err(e) = self.fill(chunk, &mut part) {
                 flights.put_back(part);
                 return Err(e);
             }
@@ -53,16 +49,16 @@ impl Pread {
         Ok(())
     }
 
-    fn fill(self, job: &Job, chunk: &Chunk, part: &mut Part) -> Result<()> {
-        let source = &job.source;
+    fn fill(&self, chunk: &Chunk, part: &mut Part) -> Result<()> {
+        let source = &*self.source;
         match source.direct() {
             Ok(file) if self.direct => {
                 let size = chunk.reads(source.align()).min(part.size());
-                let got = once(part, 0, size, file, chunk.offset).map_err(|e| failed(job, chunk, e))?;
+                let got = once(part, 0, size, file, chunk.offset).map_err(|e| failed(source, chunk, e))?;
                 // Fewer than asked: the end of the file, or a rest that is no whole unit.
-                fill_rest(job, chunk, part, got)
+                fill_rest(source, chunk, part, got)
             }
-            _ => fill_rest(job, chunk, part, 0),
+            _ => fill_rest(source, chunk, part, 0),
         }
     }
 }
@@ -84,13 +80,13 @@ fn once(
 }
 
 /// Reads what is missing of a chunk after its first `got` bytes, through the page cache.
-pub(super) fn fill_rest(job: &Job, chunk: &Chunk, part: &mut Part, got: usize) -> Result<()> {
+pub(super) fn fill_rest(source: &Source, chunk: &Chunk, part: &mut Part, got: usize) -> Result<()> {
     let mut got = got;
     while got < chunk.size {
         let (size, offset) = (chunk.size - got, chunk.offset + got as u64);
-        let n = once(part, got, size, job.source.cached(), offset).map_err(|e| failed(job, chunk, e))?;
+        let n = once(part, got, size, source.cached(), offset).map_err(|e| failed(source, chunk, e))?;
         if n == 0 {
-            let what = format!("{} ended at byte {offset}, {size} bytes short", job.source.path().display());
+            let what = format!("{} ended at byte {offset}, {size} bytes short", source.path().display());
             return Err(Error::new(Kind::BadInput, what)
                 .remedy("somebody cut it while it was read: copy it again when nobody writes to it"));
         }

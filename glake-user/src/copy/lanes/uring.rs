@@ -2,6 +2,7 @@
 //! a queue.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::flights::{failed, land};
@@ -19,18 +20,18 @@ use crate::sys::uring::{Direction, Uring};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Reads by io_uring.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct IoUring {
+    /// The file.
+    pub source: Arc<Source>,
     /// Polls for completions instead of being interrupted: for raw NVMe devices with poll queues (`nvme.poll_queues`).
     pub polled: bool,
 }
 
-impl Lane for IoUring {
-    fn name(&self) -> &'static str {
-        if self.polled { "direct_polled" } else { "direct" }
-    }
-
-    fn probe(&self, source: &Source) -> Result<()> {
+impl IoUring {
+    /// Whether it can read this file here, found out by trying. The reason if not.
+    pub fn probe(&self) -> Result<()> {
+        let source = &*self.source;
         let file = source.direct().map_err(|why| Error::new(Kind::Unsupported, why))?;
         let part = Buffer::new(source.align(), None)?.split(source.align()).pop();
         let mut ring =
@@ -48,14 +49,21 @@ impl Lane for IoUring {
             Ok(None) => Err(Error::new(Kind::TimedOut, "no answer from the disk within 2 s")),
         }
     }
+}
+
+impl Lane for IoUring {
+    fn name(&self) -> &'static str {
+        if self.polled { "direct_polled" } else { "direct" }
+    }
 
     fn run(&self, job: &Job, parts: Vec<Part>) -> Outcome {
-        let Ok(file) = job.source.direct() else { return Pread { direct: false }.run(job, parts) };
+        let pread = |direct| Pread { source: Arc::clone(&self.source), direct };
+        let Ok(file) = self.source.direct() else { return pread(false).run(job, parts) };
         match Uring::new(parts, file, self.polled) {
-            Ok(ring) => Flow::new(job, ring).run(),
+            Ok(ring) => Flow::new(&self.source, job, ring).run(),
             Err((e, parts)) => {
                 job.note(format!("{}: reading by pread instead", refused(e).chain()));
-                Pread { direct: true }.run(job, parts)
+                pread(true).run(job, parts)
             }
         }
     }
@@ -75,6 +83,7 @@ fn refused(cause: std::io::Error) -> Error {
 
 /// One lane's work.
 struct Flow<'a> {
+    source: &'a Source,
     job: &'a Job,
     ring: Uring,
     idle: Vec<usize>,
@@ -84,9 +93,16 @@ struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    fn new(job: &'a Job, ring: Uring) -> Flow<'a> {
+    fn new(source: &'a Source, job: &'a Job, ring: Uring) -> Flow<'a> {
         let count = ring.len();
-        Flow { job, ring, idle: (0..count).collect(), reading: vec![None; count], flying: VecDeque::new() }
+        Flow {
+            source,
+            job,
+            ring,
+            idle: (0..count).collect(),
+            reading: vec![None; count],
+            flying: VecDeque::new(),
+        }
     }
 
     fn run(mut self) -> Outcome {
@@ -121,7 +137,7 @@ impl<'a> Flow<'a> {
     }
 
     fn start_reads(&mut self) -> Result<()> {
-        let align = self.job.source.align();
+        let align = self.source.align();
         let mut started = false;
         while let Some(index) = self.idle.pop() {
             let Some(chunk) = self.job.next() else {
@@ -129,7 +145,7 @@ impl<'a> Flow<'a> {
                 break;
             };
             let begun = self.ring.start(Direction::Read, index, chunk.reads(align), chunk.offset);
-            begun.map_err(|e| failed(self.job, chunk, e))?;
+            begun.map_err(|e| failed(self.source, chunk, e))?;
             self.reading[index] = Some(chunk);
             started = true;
         }
@@ -145,8 +161,8 @@ impl<'a> Flow<'a> {
             return Err(Error::new(Kind::Io, "io_uring completed a read that was not started"));
         };
         let filled = moved
-            .map_err(|e| failed(self.job, chunk, e))
-            .and_then(|got| fill_rest(self.job, chunk, &mut part, got));
+            .map_err(|e| failed(self.source, chunk, e))
+            .and_then(|got| fill_rest(self.source, chunk, &mut part, got));
         if let Err(e) = filled {
             let _ = self.ring.give(index, part);
             return Err(e);
