@@ -141,6 +141,7 @@ fn cli(py: Python<'_>, arguments: Vec<String>) -> u8 {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<weights::PyCheckpoint>()?;
+    module.add_function(wrap_pyfunction!(weights::save, module)?)?;
     module.add_function(wrap_pyfunction!(api_address, module)?)?;
     module.add_function(wrap_pyfunction!(mode, module)?)?;
     module.add_function(wrap_pyfunction!(set_option, module)?)?;

@@ -1,12 +1,12 @@
 //! Weights for Python: a checkpoint's tensors, and their bytes brought to addresses that Python owns.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use glake::copy::safetensors::Checkpoint;
-use glake::copy::{Engine, Span, Wish, engine};
+use glake::copy::safetensors::{self, Checkpoint, Dtype, Tensor};
+use glake::copy::{Engine, Image, Span, Wish, engine};
 use glake::embed::Process;
 use glake::error::{Error, Kind, Result};
 use glake::gpu::Stream;
@@ -28,6 +28,57 @@ fn engine_of(ordinal: u32) -> Result<Arc<Engine>> {
     let engine = Arc::new(Engine::new(device, engine::rates_file().as_deref()));
     all.insert(ordinal, Arc::clone(&engine));
     Ok(engine)
+}
+
+/// A limit in seconds as a duration.
+fn limit(seconds: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|e| Error::new(Kind::BadInput, format!("a limit of {seconds} s")).because(e))
+}
+
+/// A tensor to save: name, element type, shape, bytes, address.
+type Saved = (String, String, Vec<u64>, u64, u64);
+
+/// Writes tensors in this order to a safetensors file: whole under its name, or not at all. Begins after the stream's earlier
+/// work; `(bytes, seconds, notes)`.
+#[pyfunction]
+#[pyo3(signature = (path, tensors, metadata, device, stream, limit_s))]
+pub(crate) fn save(
+    py: Python<'_>,
+    path: PathBuf,
+    tensors: Vec<Saved>,
+    metadata: BTreeMap<String, String>,
+    device: u32,
+    stream: u64,
+    limit_s: f64,
+) -> PyResult<(u64, f64, Vec<String>)> {
+    py.detach(|| {
+        let (described, addresses) = described(tensors)?;
+        let (header, size) = safetensors::write(&described, &metadata)?;
+        let mut offset = header.len() as u64;
+        let spans = described.iter().zip(addresses).map(|(t, address)| {
+            let span = Span { offset, size: t.size, address };
+            offset += t.size;
+            span
+        });
+        let image = Image { spans: spans.collect(), header, size };
+        let wish = Wish { limit: Some(limit(limit_s)?), after: Some(Stream(stream)), ..Wish::default() };
+        let moved = engine_of(device)?.write(&path, image, &wish, &mut |_| {})?;
+        Ok((moved.bytes, moved.elapsed.as_secs_f64(), moved.notes))
+    })
+    .map_err(|e| raise(&e))
+}
+
+/// Tensors as a header describes them, and their addresses.
+fn described(tensors: Vec<Saved>) -> Result<(Vec<Tensor>, Vec<u64>)> {
+    let one = |(name, dtype, shape, size, address): Saved| {
+        let known = Dtype::named(&dtype);
+        let dtype = known
+            .ok_or_else(|| Error::new(Kind::BadInput, format!("the format has no element type {dtype:?}")))?;
+        Ok((Tensor { name, dtype, shape, offset: 0, size }, address))
+    };
+    let all = tensors.into_iter().map(one).collect::<Result<Vec<_>>>()?;
+    Ok(all.into_iter().unzip())
 }
 
 /// A checkpoint, opened and its headers checked.
@@ -66,7 +117,7 @@ impl PyCheckpoint {
     }
 
     /// The notes of one file.
-    fn metadata(&self, file: usize) -> std::collections::BTreeMap<String, String> {
+    fn metadata(&self, file: usize) -> BTreeMap<String, String> {
         self.inner.shards.get(file).map(|s| s.header.metadata.clone()).unwrap_or_default()
     }
 
@@ -86,9 +137,7 @@ impl PyCheckpoint {
             let shard = self.inner.shards.get(file).ok_or_else(|| {
                 Error::new(Kind::BadInput, format!("file {file} of {}", self.inner.shards.len()))
             })?;
-            let limit = Duration::try_from_secs_f64(limit_s)
-                .map_err(|e| Error::new(Kind::BadInput, format!("a limit of {limit_s} s")).because(e))?;
-            let wish = Wish { limit: Some(limit), after: Some(Stream(stream)), ..Wish::default() };
+            let wish = Wish { limit: Some(limit(limit_s)?), after: Some(Stream(stream)), ..Wish::default() };
             let spans: Vec<Span> =
                 spans.into_iter().map(|(offset, size, address)| Span { offset, size, address }).collect();
             let (decision, moved) = engine_of(device)?.read(&shard.source, &spans, &wish, &mut |_| {})?;

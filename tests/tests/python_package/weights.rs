@@ -22,6 +22,10 @@ class Tensor:
     def __init__(self, address, size, dtype, shape=None, keeps=None):
         self.address, self.size, self.dtype, self.shape, self.keeps = address, size, dtype, shape, keeps
     def data_ptr(self): return self.address
+    device = device('cuda', 0)
+    def is_contiguous(self): return True
+    def numel(self): return self.size // self.dtype.size
+    def element_size(self): return self.dtype.size
     def __getitem__(self, s): return Tensor(self.address + s.start, s.stop - s.start, self.dtype, keeps=self.keeps)
     def view(self, dtype): return Tensor(self.address, self.size, dtype, keeps=self.keeps)
     def reshape(self, shape):
@@ -72,6 +76,18 @@ write('odd.safetensors', {'t': ('F6_E2M3', [4], b'abc')})
 for path in ('odd.safetensors', 'nothing.safetensors'):
     try: glake.load_safetensors(path)
     except (ValueError, OSError) as e: print(type(e).__name__, e)
+tensors = glake.load_safetensors('model.safetensors', device='cuda')
+glake.save_safetensors(tensors, 'saved.safetensors', {'format': 'pt'})
+again = glake.load_safetensors('saved.safetensors', device='cpu')
+assert set(again) == set(wanted)
+for name, (dtype, shape, raw) in wanted.items():
+    assert again[name].shape == tuple(shape) and (not raw or again[name].bytes() == raw), name
+assert json.loads(open('saved.safetensors', 'rb').read()[8:].split(b'}}')[0] + b'}}')['__metadata__'] == {'format': 'pt'}
+tensors['tied'] = tensors['big']
+try: glake.save_safetensors(tensors, 'saved.safetensors')
+except ValueError as e: print('shared', e)
+try: glake.save_safetensors({'one': again['one'], 'big': again['big']}, 'nowhere/saved.safetensors')
+except OSError as e: print('nowhere', e)
 open('cut.safetensors', 'wb').write(open('model.safetensors', 'rb').read()[:-5])
 try: glake.load_safetensors('cut.safetensors')
 except ValueError as e: print('cut', e)
@@ -100,7 +116,9 @@ fn tensors_arrive_byte_for_byte_on_the_gpu_and_on_the_cpu() {
         lines[1]
     );
     assert!(lines[2].contains("OSError") && lines[2].contains("nothing.safetensors"), "{}", lines[2]);
-    assert!(lines[3].contains("bytes are missing") && lines[3].contains("cut short"), "{}", lines[3]);
+    assert!(lines[3].contains("'big' and 'tied' share memory"), "{}", lines[3]);
+    assert!(lines[4].contains("nowhere/"), "{}", lines[4]);
+    assert!(lines[5].contains("bytes are missing") && lines[5].contains("cut short"), "{}", lines[5]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ import threading
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Union
 
 from . import _core
-from .weights import load_safetensors
+from .weights import load_safetensors, save_safetensors
 
 __version__: str = _core.__version__
 
@@ -29,6 +29,7 @@ __all__ = [
     "init",
     "load_safetensors",
     "options",
+    "save_safetensors",
     "set_option",
     "snapshot",
     "state",

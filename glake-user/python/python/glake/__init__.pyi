@@ -27,3 +27,10 @@ def load_safetensors(
     *,
     limit_s: float = 600.0,
 ) -> dict[str, Any]: ...
+def save_safetensors(
+    tensors: dict[str, Any],
+    path: str | os.PathLike[str],
+    metadata: dict[str, str] | None = None,
+    *,
+    limit_s: float = 600.0,
+) -> None: ...

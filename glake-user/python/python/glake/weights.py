@@ -1,4 +1,4 @@
-"""Weights from files to torch tensors, through GLake's pinned buffers."""
+"""Weights between files and torch tensors, through GLake's pinned buffers."""
 
 from __future__ import annotations
 
@@ -70,6 +70,61 @@ def load_safetensors(
     if where.type == "cpu":
         return _to_cpu(torch, checkpoint, tensors)
     raise ValueError(f"device {where} is neither a CUDA GPU nor the CPU")
+
+
+def save_safetensors(
+    tensors: Dict[str, Any],
+    path: Union[str, "os.PathLike[str]"],
+    metadata: Optional[Dict[str, str]] = None,
+    *,
+    limit_s: float = 600.0,
+) -> None:
+    """Saves torch tensors of one GPU to a safetensors file, through pinned buffers.
+
+    The file is written beside, brought to the disk and renamed: under ``path`` appears all of it or, after an error or a crash,
+    the older file is as it was. Begins after the current stream's work and returns when the file is on the disk.
+
+    Raises ``ValueError`` that names the tensor for one that is not on a GPU, on another GPU than the rest, not contiguous, or shares
+    memory with another one (save one of them, or a copy); ``MemoryError`` when the disk has no room; ``OSError`` for what the disk
+    refuses; ``RuntimeError`` after ``limit_s`` seconds.
+    """
+    import torch
+
+    if not tensors:
+        raise ValueError("there are no tensors to save")
+    names = {getattr(torch, theirs): ours for ours, theirs in _DTYPES.items() if hasattr(torch, theirs)}
+    entries = []
+    for name, tensor in tensors.items():
+        if tensor.device.type != "cuda":
+            raise ValueError(f"tensor {name!r} is on {tensor.device}, not on a GPU; for the CPU there is safetensors.torch.save_file")
+        if not tensor.is_contiguous():
+            raise ValueError(f"tensor {name!r} is not contiguous: save {name!r}.contiguous()")
+        if tensor.dtype not in names:
+            raise ValueError(f"tensor {name!r} has the element type {tensor.dtype}, which the format has not")
+        size = tensor.numel() * tensor.element_size()
+        entries.append((name, names[tensor.dtype], list(tensor.shape), size, tensor.data_ptr() if size else 0))
+    devices = {str(tensor.device): name for name, tensor in tensors.items()}
+    if len(devices) > 1:
+        raise ValueError("tensors are on several GPUs: " + ", ".join(f"{name!r} on {where}" for where, name in devices.items()))
+    _refuse_shared(entries)
+    # Wide types first, as the format's own writer does: then every tensor is aligned to its type.
+    width = {name: tensor.element_size() for name, tensor in tensors.items()}
+    entries.sort(key=lambda e: (-width[e[0]], e[0]))
+    index = next(iter(tensors.values())).device.index or 0
+    stream = torch.cuda.current_stream(torch.device("cuda", index)).cuda_stream
+    _bytes, _seconds, notes = _core.save(os.fspath(path), entries, metadata or {}, index, stream, limit_s)
+    for note in notes:
+        _core.say_once(f"weights-{note}", note)
+
+
+def _refuse_shared(entries: List[Tuple[str, str, List[int], int, int]]) -> None:
+    """Two tensors over the same bytes would be saved twice and no longer be one when they are loaded."""
+    end, before = 0, ""
+    for name, _dtype, _shape, size, address in sorted(entries, key=lambda e: e[4]):
+        if size and address < end:
+            raise ValueError(f"tensors {before!r} and {name!r} share memory: save one of them, or a copy (.clone()) of one")
+        if size and address + size > end:
+            end, before = address + size, name
 
 
 def _described(torch: Any, name: str, dtype: str, shape: List[int], file: int, offset: int, size: int) -> _Tensor:
