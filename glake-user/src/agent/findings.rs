@@ -9,6 +9,7 @@ use crate::events::kmsg::trouble::Trouble;
 use crate::events::xid::catalogue::Action;
 use crate::telemetry::finding::Finding;
 use crate::telemetry::state::{State, UvmGpu};
+use crate::units;
 use std::collections::BTreeMap;
 
 /// A finding about single events holds for so long after the newest of them.
@@ -72,6 +73,7 @@ impl Findings {
                 Some(found) => {
                     let mut found =
                         finding::Finding { uuid: gpu.uuid.clone(), pci: gpu.pci.clone(), ..found };
+                    found.evidence.extend(memory(gpu, state));
                     found.evidence.extend(who(state));
                     self.drop_paging(&gpu.uuid, Some(found.rule));
                     self.hold(found, now, Some(now.realtime_ns));
@@ -139,6 +141,14 @@ fn interval(gpu: &UvmGpu, state: &State) -> Option<Interval> {
     })
 }
 
+/// How full the GPU is, where NVML may be asked. How much managed memory there is in all, no source tells.
+fn memory(gpu: &UvmGpu, state: &State) -> Option<String> {
+    let (health, _) = state.nvml.as_ref()?.find(gpu.uuid.as_deref()?)?;
+    let memory = health.memory.as_ref()?;
+    let (used, total) = (units::bytes(memory.used_bytes), units::bytes(memory.total_bytes));
+    Some(format!("GPU memory: {used} of {total} used (NVML)"))
+}
+
 /// Who moved most of late.
 fn who(state: &State) -> Option<String> {
     let workloads = state.uvm.iter().flat_map(|uvm| &uvm.workloads);
@@ -149,6 +159,10 @@ fn who(state: &State) -> Option<String> {
         .collect();
     (!names.is_empty()).then(|| format!("paging now, on any GPU: {}", names.join(", ")))
 }
+
+#[cfg(test)]
+#[path = "findings_case_tests.rs"]
+mod case_tests;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,6 @@
 use super::exit;
 use super::out::{self, say};
 use crate::clock::{Clock, SystemClock};
-use crate::diagnose::finding;
 use crate::diagnose::xid::{join::Joiner, record::Record, saved, text};
 use crate::error::{Error, Kind, Result};
 use crate::host::inventory::Inventory;
@@ -221,12 +220,18 @@ fn explain(file: &Path, json: bool) -> Result<u8> {
         out.write_all(text.as_bytes()).map_err(out::failed)?;
     }
     out.flush().map_err(out::failed)?;
-    for (_, trouble) in &found.troubles {
-        let finding = finding::of_kernel(trouble, None);
-        say(format_args!("glake: {}. {}. {}", finding.what, finding.evidence.join("; "), finding.do_now));
+    for finding in &found.findings {
+        let at = finding.pci.as_ref().map_or(String::new(), |pci| format!("{pci}: "));
+        say(format_args!(
+            "glake: {at}{}. {}. DO NOW {}",
+            finding.what,
+            finding.evidence.join("; "),
+            finding.do_now
+        ));
     }
     say(format_args!(
-        "glake: {} lines, {} reports of GPUs and NVSwitches, {} events. A log is rate-limited: a lower bound",
+        "glake: {} lines, {} reports of GPUs and NVSwitches, {} events. A log is rate-limited: a lower \
+         bound. What came before is known from this log alone",
         found.lines,
         found.reports,
         found.records.len()

@@ -40,7 +40,7 @@ fn failing(corrected: u64, uncorrected: u64) -> Finding {
         uuid: None,
         pci: None,
         what: "a PCIe link went from errors that were corrected to errors that were not".into(),
-        evidence: vec![format!("{corrected} corrected and {uncorrected} uncorrected AER reports since the agent started")],
+        evidence: vec![format!("{corrected} corrected and {uncorrected} uncorrected AER reports so far")],
         do_now: "take the device out of use and look at the hardware of this link: slot, riser, cable, board. Software does not \
                  cause this"
             .into(),

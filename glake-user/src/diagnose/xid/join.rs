@@ -153,6 +153,12 @@ impl Joiner {
         }
         record.code_told |= incoming.code.is_some();
         record.gpu_instance = record.gpu_instance.or(incoming.gpu_instance);
+        if let Some(one) = parse::sm_exception(&read.message) {
+            record.sm.get_or_insert_default().add(one);
+        }
+        if catalogue::is_memory(code) && record.memory_site.is_none() {
+            record.memory_site = parse::memory_site(&read.message);
+        }
         name_process(record, incoming, &read, process);
         if code == record.code {
             describe(record, incoming, &read);

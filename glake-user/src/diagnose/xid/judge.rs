@@ -20,6 +20,8 @@ pub struct Past {
     pub rows: Option<u32>,
     /// A remapping had failed by then.
     pub remap_failed: bool,
+    /// The place in memory that failed.
+    pub memory_site: Option<String>,
 }
 
 impl Past {
@@ -32,6 +34,7 @@ impl Past {
             workload: record.who.as_ref().and_then(|w| w.workload.clone().or_else(|| w.name.clone())),
             rows: record.condition.as_ref().and_then(Condition::rows),
             remap_failed: record.condition.as_ref().is_some_and(|c| c.remap_failure == Some(true)),
+            memory_site: record.memory_site.clone(),
         }
     }
 }
@@ -143,18 +146,30 @@ fn memory(record: &Record, recent: &[&Past]) -> (Action, String) {
         .filter(|a| !matches!(a, Action::Unknown | Action::Ignore | Action::SeeOther))
         .max_by_key(|a| a.needs_hands())
         .unwrap_or_else(|| catalogue::action(record.code));
-    if let Some(judged) = by_condition(record, recent) {
-        return judged;
+    if let Some((action, text)) = by_condition(record, recent) {
+        return (action, text + &same_site(record, recent));
     }
     if before >= 2 {
         let text = format!(
             "drain this GPU and have it replaced: memory errors came {} times in 30 days here, so the memory is \
-             degrading. Software is not suspect",
-            before + 1
+             degrading. Software is not suspect{}",
+            before + 1,
+            same_site(record, recent)
         );
         return (Action::ContactSupport, text);
     }
     (own, own.sentence().to_owned())
+}
+
+/// One place that fails again is one failing part; nothing is said where a place is not told or they differ.
+fn same_site(record: &Record, recent: &[&Past]) -> String {
+    let Some(site) = &record.memory_site else { return String::new() };
+    let here = recent.iter().filter(|p| p.pci == record.pci && catalogue::is_memory(p.code));
+    let told: Vec<&String> = here.filter_map(|p| p.memory_site.as_ref()).collect();
+    if told.is_empty() || told.iter().any(|earlier| *earlier != site) {
+        return String::new();
+    }
+    format!(". It is the same place each time: {site}")
 }
 
 /// What NVML knows and no code tells: spare rows that ran out (case E07), and remapping that worked and had to go on (case E03).
@@ -223,6 +238,7 @@ mod tests {
             workload: Some(job.into()),
             rows: None,
             remap_failed: false,
+            memory_site: None,
         }
     }
 

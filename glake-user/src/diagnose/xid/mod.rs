@@ -7,3 +7,6 @@ pub mod judge;
 pub mod record;
 pub mod saved;
 pub mod text;
+
+#[cfg(test)]
+mod case_tests;

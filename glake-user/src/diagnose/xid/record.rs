@@ -3,9 +3,9 @@
 
 use super::condition::Condition;
 use crate::clock::Stamp;
-use crate::events::xid::parse::MmuFault;
+use crate::events::xid::parse::{MmuFault, SmException};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of the keys.
 pub const SCHEMA: u32 = 1;
@@ -85,6 +85,33 @@ pub struct Fact {
     pub count: u64,
 }
 
+/// SMs remembered of one record: more than any GPU has.
+const MOST_SMS: usize = 512;
+
+/// Exceptions of SMs, which come in bursts: one program error on many SMs at once.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SmFaults {
+    /// The first warp's, in the driver's words.
+    pub words: String,
+    /// `words` is a warp's, and not only the SM's that there were several.
+    pub of_a_warp: bool,
+    /// `GPC 9, TPC 1, SM 1`.
+    pub places: BTreeSet<String>,
+}
+
+impl SmFaults {
+    /// Takes one more.
+    pub fn add(&mut self, one: SmException) {
+        if self.words.is_empty() || (one.of_a_warp && !self.of_a_warp) {
+            (self.words, self.of_a_warp) = (one.words, one.of_a_warp);
+        }
+        if self.places.len() < MOST_SMS {
+            self.places.insert(one.place);
+        }
+    }
+}
+
 /// How often one code was reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -149,6 +176,12 @@ pub struct Record {
     pub message_source: String,
     /// What an MMU fault's text says.
     pub mmu: Option<MmuFault>,
+    /// What the SMs say, where a report of this record tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm: Option<SmFaults>,
+    /// The place in memory that failed, where a report of this record names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_site: Option<String>,
     /// By code, all of this record.
     pub codes: BTreeMap<u32, Seen>,
     /// Facts of the seconds before, oldest first.

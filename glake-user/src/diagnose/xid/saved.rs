@@ -3,9 +3,14 @@
 use super::join::{Incoming, Joiner};
 use super::record::{Fact, Record};
 use crate::clock::Stamp;
-use crate::events::kmsg::trouble::{Trouble, Troubles};
+use crate::diagnose::aer;
+use crate::diagnose::finding::{self, Finding};
+use crate::diagnose::link::Link;
+use crate::events::kmsg::aer::{Report, Reports};
+use crate::events::kmsg::trouble::Troubles;
 use crate::events::xid::assemble::{Assembler, Said};
 use crate::events::xid::log;
+use std::collections::BTreeMap;
 
 /// What reading a log found.
 #[derive(Debug, Default)]
@@ -18,14 +23,74 @@ pub struct Read {
     pub reports: u64,
     /// Lines about such an error whose time could not be read: they count as of the line before.
     pub without_time: u64,
-    /// What the kernel said of the managed-memory module.
-    pub troubles: Vec<(Stamp, Trouble)>,
+    /// What is wrong beyond single events: what the kernel said of the managed-memory module, links that get worse.
+    pub findings: Vec<Finding>,
+}
+
+/// The PCIe links that the log speaks of.
+#[derive(Default)]
+struct Links {
+    reports: Reports,
+    /// When the newest line about one came.
+    at: Stamp,
+    /// By device: its link, corrected and uncorrected reports so far, and the worst that they amounted to.
+    seen: BTreeMap<String, (Link, u64, u64, Option<Finding>)>,
+}
+
+impl Links {
+    /// Takes the next line; gives the report that it completes or makes room for.
+    fn line(&mut self, now: Stamp, text: &str) -> Option<Fact> {
+        let report = self.reports.line(text);
+        let fact = report.map(|report| self.report(&report));
+        if text.contains("AER: ") || text.contains("PCIe Bus Error: ") {
+            self.at = now;
+        }
+        fact
+    }
+
+    /// What is open: another kind of line came, or the log has ended.
+    fn flush(&mut self) -> Option<Fact> {
+        let report = self.reports.end()?;
+        Some(self.report(&report))
+    }
+
+    fn report(&mut self, report: &Report) -> Fact {
+        let at = self.at;
+        let words =
+            report.status.map_or_else(String::new, |bits| format!(": {}", aer::words(report.severity, bits)));
+        let text = format!("{}{words}", report.severity);
+        let (link, corrected, uncorrected, worst) = self.seen.entry(report.pci.clone()).or_default();
+        // A log begins somewhere: before its first report there were none that it tells.
+        link.push(at.monotonic_ns, *corrected, *uncorrected);
+        if report.severity == "corrected" {
+            *corrected += 1
+        } else {
+            *uncorrected += 1
+        }
+        if let Some(mut found) = link.push(at.monotonic_ns, *corrected, *uncorrected)
+            && worst.as_ref().is_none_or(|worst| worst.severity <= found.severity)
+        {
+            found.pci = Some(report.pci.clone());
+            found.evidence.push(format!("the newest {text}"));
+            *worst = Some(found);
+        }
+        Fact {
+            at,
+            family: "aer".into(),
+            device: Some(report.pci.clone()),
+            text,
+            source: "kernel log".into(),
+            count: 1,
+            ..Fact::default()
+        }
+    }
 }
 
 /// Reads a log through a fresh `joiner`.
 pub fn read<'a>(lines: impl Iterator<Item = &'a str>, joiner: &mut Joiner) -> Read {
     let mut found = Read::default();
-    let (mut assembler, mut troubles) = (Assembler::default(), Troubles::default());
+    let (mut assembler, mut troubles, mut links) =
+        (Assembler::default(), Troubles::default(), Links::default());
     let mut now = Stamp::default();
     for text in lines {
         found.lines += 1;
@@ -36,16 +101,20 @@ pub fn read<'a>(lines: impl Iterator<Item = &'a str>, joiner: &mut Joiner) -> Re
             now = Stamp { monotonic_ns: ns, realtime_ns };
             found.records.extend(joiner.tick(now).into_iter().filter(|r| r.closed));
         }
-        found.troubles.extend(troubles.line(now.monotonic_ns, text).map(|trouble| (now, trouble)));
-        if let Some(fact) = other(text, now) {
+        let trouble = troubles.line(now.monotonic_ns, text);
+        found.findings.extend(trouble.map(|trouble| finding::of_kernel(&trouble, None)));
+        for fact in links.line(now, text).into_iter().chain(iommu(text, now)) {
             joiner.fact(fact);
         }
         let Some(said) = assembler.line(now.monotonic_ns, text) else { continue };
         found.reports += 1;
         found.without_time += u64::from(time.is_none());
+        links.flush().into_iter().for_each(|fact| joiner.fact(fact));
         joiner.report(&incoming(said, now), &|_| None);
     }
-    found.troubles.extend(troubles.end().map(|trouble| (now, trouble)));
+    found.findings.extend(troubles.end().map(|trouble| finding::of_kernel(&trouble, None)));
+    links.flush();
+    found.findings.extend(links.seen.into_values().filter_map(|(.., worst)| worst));
     found.records.extend(joiner.end());
     found.records.sort_by_key(|r| r.at.monotonic_ns);
     for record in &mut found.records {
@@ -82,26 +151,12 @@ pub fn incoming(said: Said, at: Stamp) -> Incoming {
     }
 }
 
-/// Lines of other parts of the kernel that belong next to a GPU event.
-fn other(text: &str, at: Stamp) -> Option<Fact> {
-    let fact = |family: &str, device: Option<&str>, text: String| Fact {
-        at,
-        family: family.into(),
-        device: device.map(str::to_owned),
-        text,
-        source: "kernel log".into(),
-        count: 1,
-        ..Fact::default()
-    };
-    if let Some((head, rest)) = text.split_once("AER: ") {
-        let device =
-            head.split_whitespace().rev().find_map(|w| crate::host::pci::sysfs(w.trim_end_matches(':')));
-        let short: String = rest.chars().take(100).collect();
-        return Some(fact("aer", device.as_deref(), short));
+/// A fault of the IOMMU, which belongs next to a GPU event.
+fn iommu(text: &str, at: Stamp) -> Option<Fact> {
+    if !text.contains("AMD-Vi: Event logged [IO_PAGE_FAULT") && !text.contains("DMAR: [DMA") {
+        return None;
     }
-    if text.contains("AMD-Vi: Event logged [IO_PAGE_FAULT") || text.contains("DMAR: [DMA") {
-        let at = text.find("DMAR").or_else(|| text.find("AMD-Vi")).unwrap_or(0);
-        return Some(fact("iommu", None, text[at..].chars().take(120).collect()));
-    }
-    None
+    let from = text.find("DMAR").or_else(|| text.find("AMD-Vi")).unwrap_or(0);
+    let text = text[from..].chars().take(120).collect();
+    Some(Fact { at, family: "iommu".into(), text, source: "kernel log".into(), count: 1, ..Fact::default() })
 }

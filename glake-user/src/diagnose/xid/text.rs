@@ -64,7 +64,7 @@ fn write(out: &mut String, r: &Record) -> std::fmt::Result {
         .gpu
         .map_or_else(|| if r.nvswitch { "nvswitch".into() } else { "gpu ?".into() }, |g| format!("gpu {g}"));
     let place = r.pci_bus_id.as_deref().unwrap_or("PCI address not told");
-    let uuid = r.uuid.as_deref().unwrap_or("UUID unknown");
+    let uuid = r.uuid.as_deref().unwrap_or("unknown");
     let mig = r.gpu_instance.map_or(String::new(), |i| format!("  GPU instance {i}"));
     writeln!(
         out,
@@ -134,6 +134,12 @@ fn what(r: &Record) -> Vec<String> {
         let access = m.access.as_deref().unwrap_or("access of unknown kind").to_uppercase();
         let rest: Vec<&str> = [m.fault.as_deref(), m.engine.as_deref()].into_iter().flatten().collect();
         lines.push(format!("{access} at {address}, {}    from: {source}", rest.join(", engine ")));
+    } else if let Some(sm) = &r.sm {
+        let on = match sm.places.len() {
+            1 => sm.places.iter().next().cloned().unwrap_or_default(),
+            many => format!("{many} SMs"),
+        };
+        lines.push(format!("{} on {on}    from: {source}", sm.words));
     } else if r.message.is_empty() {
         lines.push(format!("no text    from: {source}"));
     } else {

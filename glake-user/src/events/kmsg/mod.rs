@@ -3,6 +3,7 @@
 //!
 //! The log is rate-limited and its buffer wraps: what is counted here is a lower bound.
 
+pub mod aer;
 pub mod parse;
 pub mod reader;
 pub mod tally;

@@ -198,6 +198,42 @@ fn access(word: &str) -> String {
     }
 }
 
+/// An exception of one SM, as a 13 tells it: `Graphics SM Warp Exception on (GPC 9, TPC 1, SM 1): Out Of Range Address`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SmException {
+    /// `GPC 9, TPC 1, SM 1`.
+    pub place: String,
+    /// `Out Of Range Address`.
+    pub words: String,
+    /// Of a warp; the SM as a whole only says that there were several.
+    pub of_a_warp: bool,
+}
+
+/// The SM exception in a message. `None`: it tells none.
+pub fn sm_exception(message: &str) -> Option<SmException> {
+    let (head, rest) = after(message, "Graphics SM ")?.split_once(" Exception on (")?;
+    let (place, words) = rest.split_once("): ")?;
+    let short = |text: &str| text.chars().take(60).collect::<String>();
+    Some(SmException { place: short(place), words: short(words.trim()), of_a_warp: head == "Warp" })
+}
+
+/// The place in memory that a memory error's text names: `FBPA 9 subpartition 1`, `partition 9, subpartition 1`. Of the same
+/// spelling for every code, so that places can be compared. `None`: not told.
+pub fn memory_site(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let number = |mark: &str| {
+        let at = lower.match_indices(mark).map(|(at, _)| at);
+        // "subpartition" ends in "partition" too.
+        let at = at.into_iter().find(|at| !lower[..*at].ends_with("sub"))?;
+        let rest = lower[at + mark.len()..].trim_start_matches([' ', ':', '=', '(']);
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..end].parse::<u32>().ok()
+    };
+    let partition = number("fbpa").or_else(|| number("partition"))?;
+    let sub = number("subpartition").map_or(String::new(), |sub| format!(" subpartition {sub}"));
+    Some(format!("FBPA {partition}{sub}"))
+}
+
 #[cfg(test)]
 #[path = "parse_tests.rs"]
 mod tests;

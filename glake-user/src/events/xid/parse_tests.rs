@@ -132,3 +132,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_place_in_memory_is_one_however_it_is_spelt() {
+    for text in [
+        "Uncorrectable DRAM error FBPA 9 subpartition 1",
+        "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 9, subpartition 1.",
+        "fbpa: 9, subpartition: 1",
+    ] {
+        assert_eq!(memory_site(text).as_deref(), Some("FBPA 9 subpartition 1"), "{text}");
+    }
+    assert_eq!(memory_site("FBPA 11").as_deref(), Some("FBPA 11"));
+    for text in ["", "DBE", "subpartition 1", "FBPA x", "partition 99999999999"] {
+        assert_eq!(memory_site(text), None, "{text}");
+    }
+}
+
+#[test]
+fn an_exception_of_an_sm_has_a_place_and_words() {
+    let found = sm_exception("Graphics SM Warp Exception on (GPC 9, TPC 1, SM 1): Out Of Range Address")
+        .expect("one");
+    assert_eq!((found.place.as_str(), found.words.as_str()), ("GPC 9, TPC 1, SM 1", "Out Of Range Address"));
+    assert!(found.of_a_warp);
+    let whole = sm_exception("Graphics SM Global Exception on (GPC 8, TPC 5, SM 1): Multiple Warp Errors");
+    assert!(whole.is_some_and(|e| !e.of_a_warp));
+    assert_eq!(sm_exception("Graphics Exception: ESR 0x546fb0=0x11f000e"), None);
+}
