@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use glake::copy::safetensors::{Dtype, Tensor, write};
+use glake_tests::agent::{Setup, can_watch, metric, wait};
 use glake_tests::binary::{self, Ran};
 use serde_json::Value;
 
@@ -172,4 +173,23 @@ fn without_a_gpu_the_copy_says_so_and_wrong_targets_are_wrong_usage() {
     let empty = file(dir.path(), "empty", 0);
     let ran = glake(dir.path(), &["copy", &empty, "gpu:0"]);
     assert!(ran.code == 1 && ran.stderr.contains("is empty"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_agent_counts_the_copies_of_programs_that_end_before_it_looks() {
+    if !can_watch() {
+        return;
+    }
+    let home = folder();
+    let source = file(home.path(), "model.bin", 3_000_000);
+    let agent = Setup::new(&["--interval", "1s"]).start();
+    let to_gpu = ["glake_copy_bytes_total", "direction=\"to_gpu\"", "route=\"page_cache\""];
+    // The first look has to be over: what was copied before is not the agent's to count.
+    wait("the agent's first reading", || agent.json("/api/v1/state")["allocators"].is_array().then_some(()));
+    for _ in 0..2 {
+        let ran = glake(home.path(), &["copy", &source, "gpu:0", "--route", "page_cache"]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+    }
+    wait("the copies to be counted", || (metric(&agent.get("/metrics"), &to_gpu) >= 6e6).then_some(()));
+    assert!(metric(&agent.get("/metrics"), &["glake_copy_duration_seconds_count", "page_cache"]) >= 2.0);
 }

@@ -26,6 +26,7 @@ fn engine_of(ordinal: u32) -> Result<Arc<Engine>> {
         None => glake::standin::device(ordinal)?,
     };
     let engine = Arc::new(Engine::new(device, engine::rates_file().as_deref()));
+    glake::embed::tell();
     all.insert(ordinal, Arc::clone(&engine));
     Ok(engine)
 }

@@ -11,8 +11,10 @@ use super::ring::Ring;
 use super::route::{self, Decision, Facts, Way};
 use super::source::Source;
 use super::span::Span;
+use super::tally;
 use super::write::Image;
 use crate::error::{Error, Result};
+use crate::events::heaps::Direction;
 use crate::gpu::{Device, Stream};
 
 /// Bytes that the reference way reads at a time, as a loader that maps a file and copies tensors roughly does.
@@ -133,7 +135,9 @@ impl Engine {
         let (lanes, part_bytes) = wish.setting.unwrap_or(SAVE);
         let ring = self.ring(lanes * 2, part_bytes)?;
         let settings = Settings { lanes, parts_per_lane: 2, limit: wish.limit(), after: wish.after };
-        super::write::write(path, image, &self.device, &ring, &settings, progress)
+        let moved = super::write::write(path, image, &self.device, &ring, &settings, progress)?;
+        self.count(Direction::FromGpu, Way::Disk, &moved);
+        Ok(moved)
     }
 
     /// Copies parts of a file to the device, and returns when they are there.
@@ -163,7 +167,12 @@ impl Engine {
             }
             None => plain(&self.device, source, spans, wish.after, progress)?,
         };
+        self.count(Direction::ToGpu, decision.way, &moved);
         Ok((decision, moved))
+    }
+
+    fn count(&self, direction: Direction, way: Way, moved: &Moved) {
+        tally::count(self.device.pci_address(), direction, way, moved.bytes, moved.elapsed);
     }
 }
 

@@ -18,6 +18,7 @@ pub mod route;
 pub mod safetensors;
 pub mod source;
 pub mod span;
+mod tally;
 pub mod write;
 
 pub use engine::{Engine, Wish};
@@ -25,4 +26,5 @@ pub use job::{Moved, Settings, read};
 pub use ring::Ring;
 pub use source::Source;
 pub use span::Span;
+pub use tally::tally;
 pub use write::{Image, write};

@@ -11,5 +11,5 @@ mod say;
 
 pub use crate::sys::process::is_forked;
 pub use mode::{Mode, mode};
-pub use process::{Process, owns};
+pub use process::{Process, owns, tell};
 pub use say::{fell_back, say_once};

@@ -102,9 +102,7 @@ impl Process {
         process::watch_forks();
         let heap = Arc::new(Heap::new(crate::standin::device(ordinal)?, self.config().options)?);
         let reclaimer = Reclaimer::start(&heap)?;
-        // The driver is up by now, so this runs before it goes down.
-        process::at_exit(end);
-        publish::start();
+        tell();
         let reclaimer = Mutex::new(Some(reclaimer));
         let (idle, gone, second_limit) = (OnceLock::new(), AtomicBool::new(false), AtomicU64::new(u64::MAX));
         Ok(Opened { heap, reclaimer, idle, gone, second_limit })
@@ -219,6 +217,13 @@ impl Opened {
         let reclaimer = self.reclaimer.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(reclaimer);
     }
+}
+
+/// From now on this process tells its heaps and copies to whoever looks. Called when the driver is up: so its last words come
+/// before the driver goes down.
+pub fn tell() {
+    process::at_exit(end);
+    publish::start();
 }
 
 /// At the end of the process: no driver call of ours may be under way when the driver takes itself down. The memory goes with

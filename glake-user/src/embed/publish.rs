@@ -1,15 +1,17 @@
-//! The heaps of this process, told to whoever looks: a file in `/dev/shm`, written anew each second, gone at the end.
+//! The heaps and copies of this process, told to whoever looks: a file in `/dev/shm`, written anew each second. It is gone at the
+//! end, unless something was copied: then its last words stay, so that the copies of short programs count too.
 //!
-//! Files of processes of the same user that ended without removing theirs (kill -9) are removed by the next one.
+//! Files of processes of the same user that have ended are removed by the next one.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::process::Process;
+use crate::copy::tally;
 use crate::error::{Error, Result};
 use crate::events::heaps::{FOLDER, HeapFile, HeapGpu, PREFIX, SCHEMA, SILENT, start_ticks};
 use crate::gpu::Call;
@@ -18,7 +20,9 @@ use crate::stitch::Stats;
 const EVERY: Duration = Duration::from_secs(1);
 
 static ENDED: AtomicBool = AtomicBool::new(false);
-static FILE: OnceLock<PathBuf> = OnceLock::new();
+static FILE: OnceLock<(PathBuf, u64)> = OnceLock::new();
+/// One writer at a time.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// Begins, once per process. Without a writable `/dev/shm` nothing is told; the program does not suffer from that.
 pub(super) fn start() {
@@ -28,13 +32,13 @@ pub(super) fn start() {
     let folder = Path::new("/").join(FOLDER);
     let Some(ticks) = start_ticks(Path::new("/proc"), "self") else { return };
     let path = folder.join(format!("{PREFIX}{}.{ticks}", std::process::id()));
-    if FILE.set(path.clone()).is_err() {
+    if FILE.set((path.clone(), ticks)).is_err() {
         return;
     }
     let begun = std::thread::Builder::new().name("glake-publish".to_owned()).spawn(move || {
         sweep(&folder);
-        while !ENDED.load(Ordering::Relaxed) {
-            if let Err(e) = write(&path, ticks) {
+        while !ENDED.load(Ordering::SeqCst) {
+            if let Err(e) = write(&path, ticks, false) {
                 log::info!("the statistics of this process are not published: {}", e.chain());
                 return;
             }
@@ -48,14 +52,23 @@ pub(super) fn start() {
 
 /// At the end of the process.
 pub(super) fn end() {
-    ENDED.store(true, Ordering::Relaxed);
-    if let Some(path) = FILE.get() {
-        // It may not be there yet.
+    ENDED.store(true, Ordering::SeqCst);
+    let Some((path, ticks)) = FILE.get() else { return };
+    // Nobody can be told of a failure here, and there may be no file yet.
+    if tally().is_empty() {
+        let _one = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = fs::remove_file(path);
+    } else {
+        let _ = write(path, *ticks, true);
     }
 }
 
-fn write(path: &Path, start_ticks: u64) -> Result<()> {
+fn write(path: &Path, start_ticks: u64, last: bool) -> Result<()> {
+    let _one = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    // The last words are the process's last.
+    if ENDED.load(Ordering::SeqCst) && !last {
+        return Ok(());
+    }
     let process = Process::get();
     let gpus = process.brief_stats().into_iter().map(|(ordinal, stats)| gpu(ordinal, &stats)).collect();
     let file = HeapFile {
@@ -65,6 +78,7 @@ fn write(path: &Path, start_ticks: u64) -> Result<()> {
         start_ticks,
         fallbacks: process.fallbacks(),
         gpus,
+        copies: tally(),
     };
     let text = serde_json::to_vec(&file).unwrap_or_default();
     // Renamed into place, so that no reader ever sees half of it. Readable by all: it holds sizes and counts.
@@ -76,10 +90,6 @@ fn write(path: &Path, start_ticks: u64) -> Result<()> {
     open.write(true).create(true).truncate(true).mode(0o644).custom_flags(libc::O_NOFOLLOW);
     let mut out = open.open(&part).map_err(|e| Error::os(doing(), e))?;
     std::io::Write::write_all(&mut out, &text).map_err(|e| Error::os(doing(), e))?;
-    if ENDED.load(Ordering::Relaxed) {
-        let _ = fs::remove_file(&part);
-        return Ok(());
-    }
     fs::rename(&part, path).map_err(|e| Error::os(doing(), e))
 }
 

@@ -21,7 +21,7 @@ pub fn trim(row: &mut Vec<u64>) {
 /// Adds one row of counts to another.
 pub fn add_row(sum: &mut Vec<u64>, more: &[u64]) {
     sum.resize(sum.len().max(more.len()), 0);
-    sum.iter_mut().zip(more).for_each(|(total, n)| *total += n);
+    sum.iter_mut().zip(more).for_each(|(total, n)| *total = total.saturating_add(*n));
 }
 
 impl Histogram {
@@ -34,12 +34,12 @@ impl Histogram {
     /// Adds another one.
     pub fn add(&mut self, more: &Histogram) {
         add_row(&mut self.slots, &more.slots);
-        self.sum_ns += more.sum_ns;
+        self.sum_ns = self.sum_ns.saturating_add(more.sum_ns);
     }
 
     /// How many values it holds.
     pub fn count(&self) -> u64 {
-        self.slots.iter().sum()
+        self.slots.iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
     /// The upper bound in ns of the slot where quantile `q` falls: at most one half octave too high.

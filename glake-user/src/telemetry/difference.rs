@@ -317,6 +317,14 @@ impl By {
             };
             self.heap(&old.said, &mut process.said);
         }
+        for copies in &mut new.copies {
+            let unseen = copies.clone();
+            let before = old.copies.iter().find(|o| o.is_like(copies));
+            let before = before.or(older.heaps.is_none().then_some(&unseen));
+            let Some(before) = before else { continue };
+            self.number(before.bytes, &mut copies.bytes);
+            self.histogram(&before.duration, &mut copies.duration);
+        }
         self.thing("heaps");
     }
 

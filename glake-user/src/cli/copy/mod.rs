@@ -98,6 +98,7 @@ fn part(text: &str) -> Result<usize, String> {
 pub(super) fn engine_for(ordinal: u32) -> Result<Engine> {
     let device = crate::standin::device(ordinal)?;
     let engine = Engine::new(device, engine::rates_file().as_deref());
+    crate::embed::tell();
     if let Some(note) = engine.note() {
         out::say(format_args!("glake: {note}"));
     }

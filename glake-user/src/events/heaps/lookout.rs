@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::copies::{self, Copies};
 use super::{FOLDER, HeapFile, HeapProcess, Heaps, MOST_BYTES, PREFIX, SILENT, parse, start_ticks};
 use crate::error::{Error, Kind, Result};
 
@@ -25,6 +26,10 @@ pub struct Lookout {
     hidden: u64,
     /// What is known of each file.
     files: BTreeMap<PathBuf, Known>,
+    /// What each file last said of copies, and what came together since the first look. Programs that copy and end leave their
+    /// file behind: whether they live does not matter here.
+    told: BTreeMap<PathBuf, Vec<Copies>>,
+    copied: Vec<Copies>,
 }
 
 #[derive(Debug, Clone)]
@@ -50,6 +55,7 @@ impl Lookout {
             self.folder(&root.join(FOLDER), &proc, Some(&pids), &mut found, &mut seen);
         }
         self.forget(&proc, &seen);
+        found.copies.clone_from(&self.copied);
         let living = self.files.values().filter_map(|known| match known {
             Known::Of(process) => Some((**process).clone()),
             Known::Dead => None,
@@ -90,6 +96,9 @@ impl Lookout {
         let ours = entries.filter(|e| is_name(&e.file_name().to_string_lossy()));
         for path in ours.take(MOST_FILES).map(|e| e.path()) {
             let read = read(&path);
+            if let Ok(file) = &read {
+                self.count(&path, &file.said, proc);
+            }
             match (self.files.get_mut(&path), read) {
                 // The file went between the listing and the reading.
                 (_, Err(e)) if e.kind() == Kind::Missing => continue,
@@ -120,6 +129,23 @@ impl Lookout {
             }
         }
         self.files.retain(|path, known| matches!(known, Known::Of(_)) || seen.contains(path));
+        self.told.retain(|path, _| seen.contains(path));
+    }
+
+    /// Counts what was copied since the file's last words; of a process that began before this one, since its first.
+    fn count(&mut self, path: &Path, said: &HeapFile, proc: &Path) {
+        if said.copies.is_empty() {
+            return;
+        }
+        let later = || start_ticks(proc, "self").is_some_and(|own| said.start_ticks >= own);
+        let nothing = Vec::new();
+        let before = match self.told.get(path) {
+            Some(before) => before,
+            None if later() => &nothing,
+            None => &said.copies,
+        };
+        copies::add_growth(&mut self.copied, before, &said.copies);
+        self.told.insert(path.to_owned(), said.copies.clone());
     }
 }
 
@@ -202,6 +228,7 @@ fn field(status: &str, name: &str, nth: usize) -> Option<u32> {
 mod tests {
     use super::super::{HeapGpu, SCHEMA};
     use super::*;
+    use crate::events::sample::Histogram;
 
     /// A process in a recorded /proc; `inner` is its number in its own namespace.
     fn process(root: &Path, pid: u32, inner: u32, start: u64) {
@@ -288,6 +315,36 @@ mod tests {
         says(&folder, 5, 1, 10);
         let found = lookout.look(root.path(), 3);
         assert!(!found.processes[0].silent && found.processes[0].said.gpus[0].reserved_bytes == 10);
+    }
+
+    #[test]
+    fn copies_count_from_when_it_is_looked_and_also_those_of_programs_that_have_ended() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join(FOLDER);
+        process(root.path(), 3, 3, 500);
+        fs::rename(root.path().join("proc/3"), root.path().join("proc/self")).unwrap();
+        process(root.path(), 5, 5, 400);
+        let says = |pid: u32, start_ticks: u64, bytes: u64| {
+            fs::create_dir_all(&folder).unwrap();
+            let duration = Histogram { slots: vec![0, bytes / 10], sum_ns: bytes };
+            let copies = vec![Copies { bytes, duration, ..Copies::default() }];
+            let file = HeapFile { schema: SCHEMA, pid, start_ticks, copies, ..HeapFile::default() };
+            let path = folder.join(format!("{PREFIX}{pid}.{start_ticks}"));
+            fs::write(path, serde_json::to_vec(&file).unwrap()).unwrap();
+        };
+        let bytes =
+            |found: &Heaps| found.copies.iter().map(|c| (c.bytes, c.duration.count())).collect::<Vec<_>>();
+        let mut lookout = Lookout::default();
+        says(5, 400, 100);
+        says(6, 300, 1000);
+        assert_eq!(bytes(&lookout.look(root.path(), 1)), [(0, 0)], "older than this one: from now on");
+        says(5, 400, 130);
+        says(7, 600, 50);
+        assert_eq!(bytes(&lookout.look(root.path(), 2)), [(80, 8)], "7 ended before it was seen once");
+        assert_eq!(bytes(&lookout.look(root.path(), 3)), [(80, 8)], "once");
+        fs::remove_file(folder.join("glake-heap.7.600")).unwrap();
+        says(5, 400, 10);
+        assert_eq!(bytes(&lookout.look(root.path(), 4)), [(80, 8)], "never less, whatever is said");
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! The file's words are the process's own. What is checked: that it lives, that it started when the file says, and that the file
 //! is its user's.
 
+mod copies;
 mod lookout;
 
+pub use copies::{Copies, Direction, Route};
 pub use lookout::Lookout;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,7 @@ const MOST_GPUS: usize = 64;
 const LONGEST: usize = 32;
 
 /// What one process says. All sizes are bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeapFile {
     /// [`SCHEMA`] of the writer.
@@ -47,6 +49,15 @@ pub struct HeapFile {
     pub fallbacks: u64,
     /// One entry for each GPU that was used.
     pub gpus: Vec<HeapGpu>,
+    /// What it copied.
+    pub copies: Vec<Copies>,
+}
+
+impl HeapFile {
+    /// Whether the process uses GLake's allocator, or tried to; else it only copies.
+    pub fn allocates(&self) -> bool {
+        !self.gpus.is_empty() || self.fallbacks > 0 || self.copies.is_empty()
+    }
 }
 
 /// The heap of one GPU. Everything but the first six is counted since the heap was made and never falls.
@@ -76,7 +87,7 @@ pub struct HeapGpu {
 }
 
 /// A process that lives, with what it says.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeapProcess {
     /// Its number in the pid namespace of the /proc that was read.
     pub pid: u32,
@@ -91,10 +102,13 @@ pub struct HeapProcess {
 }
 
 /// What was found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Heaps {
     /// By process number.
     pub processes: Vec<HeapProcess>,
+    /// What all processes copied since this is looked for, those that ended included.
+    #[serde(default)]
+    pub copies: Vec<Copies>,
     /// Files that are none, or are not their process's own.
     pub broken: u64,
     /// Processes whose mount namespace may not be looked into (needs CAP_SYS_PTRACE): if they have a `/dev/shm` of their own, as
@@ -119,6 +133,9 @@ pub fn parse(bytes: &[u8]) -> Result<HeapFile> {
             && gpu.driver_calls.keys().all(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
             && gpu.driver_calls.keys().all(|name| short(name))
     };
+    if file.copies.len() > copies::MOST || file.copies.iter().any(Copies::odd) {
+        return Err(bad("copies that no GLake counts".to_owned()));
+    }
     if file.gpus.len() > MOST_GPUS || !short(&file.version) || !file.gpus.iter().all(plain) {
         return Err(bad("values that no GLake writes".to_owned()));
     }
@@ -140,11 +157,23 @@ mod tests {
         serde_json::to_vec(file).unwrap()
     }
 
+    fn copies() -> Copies {
+        Copies { pci: Some("0000:3b:00.0".into()), bytes: 4096, ..Copies::default() }
+    }
+
     fn honest() -> HeapFile {
         let gpu = HeapGpu { pci: Some("0000:3b:00.0".into()), reserved_bytes: 7, ..HeapGpu::default() };
         let gpu = HeapGpu { driver_calls: [("set_access".into(), 3)].into(), ..gpu };
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        HeapFile { schema: SCHEMA, version, pid: 5, start_ticks: 9, fallbacks: 1, gpus: vec![gpu] }
+        HeapFile {
+            schema: SCHEMA,
+            version,
+            pid: 5,
+            start_ticks: 9,
+            fallbacks: 1,
+            gpus: vec![gpu],
+            copies: vec![copies()],
+        }
     }
 
     #[test]
@@ -159,9 +188,21 @@ mod tests {
         name.gpus[0].driver_calls.insert("x\n\"".into(), 1);
         let mut pci = honest();
         pci.gpus[0].pci = Some("a\u{1b}[2J".into());
+        let mut copied = honest();
+        copied.copies[0].pci = Some("gpu 0".into());
+        let mut slots = honest();
+        slots.copies[0].duration.slots = vec![1; 1000];
         let mut many = honest();
         many.gpus = vec![HeapGpu::default(); MOST_GPUS + 1];
-        for file in [name, pci, many, HeapFile { pid: 0, ..honest() }, HeapFile { schema: 0, ..honest() }] {
+        for file in [
+            name,
+            pci,
+            copied,
+            slots,
+            many,
+            HeapFile { pid: 0, ..honest() },
+            HeapFile { schema: 0, ..honest() },
+        ] {
             assert_eq!(parse(&text(&file)).unwrap_err().kind(), Kind::BadInput, "{file:?}");
         }
     }

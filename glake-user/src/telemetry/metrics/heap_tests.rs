@@ -9,8 +9,8 @@ use super::{
 use crate::{
     clock::Stamp,
     events::{
-        heaps::{HeapFile, HeapGpu, HeapProcess, Heaps},
-        sample::Sample,
+        heaps::{Copies, HeapFile, HeapGpu, HeapProcess, Heaps, Route},
+        sample::{Histogram, Sample},
     },
     host::inventory::{Gpu, Inventory},
 };
@@ -105,4 +105,37 @@ fn a_process_that_is_gone_or_silent_holds_nothing_and_no_counter_falls() {
 #[test]
 fn not_looked_for_is_no_series() {
     assert!(!body(vec![None]).contains("glake_allocator_reserved_bytes{"));
+}
+
+/// `n` copies of 10 bytes to the GPU, each of 20 us.
+fn copied(n: u64) -> Heaps {
+    let slot = glake_common::hist::slot(20_000);
+    let mut slots = vec![0; slot + 1];
+    slots[slot] = n;
+    let copies = Copies {
+        pci: Some("0000:3b:00.0".into()),
+        bytes: 10 * n,
+        route: Route::Disk,
+        duration: Histogram { slots, sum_ns: 20_000 * n },
+        ..Copies::default()
+    };
+    Heaps { copies: vec![copies], ..Heaps::default() }
+}
+
+#[test]
+fn copies_are_counted_by_gpu_direction_and_way_and_timed_by_way() {
+    let text = body(vec![Some(Heaps::default()), Some(copied(2)), Some(copied(5))]);
+    let bytes = format!("glake_copy_bytes_total{{{GPU},direction=\"to_gpu\",route=\"disk\"}}");
+    assert_eq!(value(&text, &bytes), Some(50.0), "{text}");
+    assert_eq!(value(&text, "glake_copy_duration_seconds_count{route=\"disk\"}"), Some(5.0));
+    assert_eq!(value(&text, "glake_copy_duration_seconds_sum{route=\"disk\"}"), Some(1e-4));
+    assert_eq!(value(&text, "glake_copy_duration_seconds_bucket{route=\"disk\",le=\"0.000032\"}"), Some(5.0));
+    assert!(!text.contains("glake_allocator_fallbacks_total{"), "nobody uses the allocator: {text}");
+}
+
+#[test]
+fn what_was_copied_before_the_first_look_is_not_counted_but_its_series_exists() {
+    let text = body(vec![Some(copied(2))]);
+    let bytes = format!("glake_copy_bytes_total{{{GPU},direction=\"to_gpu\",route=\"disk\"}}");
+    assert_eq!(value(&text, &bytes), Some(0.0), "{text}");
 }

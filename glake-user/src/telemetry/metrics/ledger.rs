@@ -39,6 +39,11 @@ pub struct Sizes {
     pub sum: u64,
 }
 
+/// Never around the end: some counts are other programs' words.
+fn grow(counter: &mut u64, growth: u64) {
+    *counter = counter.saturating_add(growth);
+}
+
 /// Label sets kept free for `other`: as many as any family has operations.
 const SPARE: usize = 6;
 
@@ -68,10 +73,10 @@ impl Ledger {
         debug_assert_eq!(family.kind, Type::Counter);
         let cells = self.counters.entry(family.name).or_default();
         match place(family, cells, labels, 1) {
-            Place::Own(labels) => *cells.entry(labels).or_default() += growth,
+            Place::Own(labels) => grow(cells.entry(labels).or_default(), growth),
             Place::Folded(labels) => {
                 self.refused += 1;
-                *cells.entry(labels).or_default() += growth;
+                grow(cells.entry(labels).or_default(), growth);
             }
             Place::Refused => self.refused += 1,
         }

@@ -221,6 +221,15 @@ families! {
     ALLOCATOR_FALLBACKS = "glake_allocator_fallbacks_total", Counter, "", &WORKLOAD, &[], 32,
         "Times that the program's own allocator served because GLake's could not; the process says why on its standard error.",
         "no process that can be seen runs GLake's allocator";
+    /// Copies.
+    COPY_BYTES = "glake_copy_bytes_total", Counter, "bytes",
+        &["UUID", "pci_bus_id", "direction", "route"], &[], 128,
+        "Bytes copied between files and GPU memory by GLake's ways, in finished copies, programs that have ended since included.",
+        "nothing was copied by GLake since the agent started";
+    /// Time of copies.
+    COPY_DURATION = "glake_copy_duration_seconds", Histogram, "seconds", &["route"], &[], 68,
+        "Time of one finished copy, from the first read to the last byte in place.",
+        "nothing was copied by GLake since the agent started";
     /// Xid.
     XID_ERRORS = "glake_gpu_xid_errors_total", Counter, "",
         &["UUID", "pci_bus_id", "xid", "action", "source"], &["xid", "action"], 128,

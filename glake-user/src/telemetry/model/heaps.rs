@@ -30,7 +30,8 @@ impl View<'_> {
     pub(super) fn allocators(&self) -> Option<Vec<Allocator>> {
         let (newer, grown) = (self.newer.heaps.as_ref()?, self.grown.heaps.as_ref()?);
         let mut sums: BTreeMap<(Workload, String, Option<String>), Sum> = BTreeMap::new();
-        for (total, growth) in newer.processes.iter().zip(&grown.processes).filter(|(p, _)| !p.silent) {
+        let pairs = newer.processes.iter().zip(&grown.processes);
+        for (total, growth) in pairs.filter(|(p, _)| !p.silent && p.said.allocates()) {
             let (workload, name) = self.who_holds(total);
             // A process that only ever fell back has no heap; it is told all the same.
             let nothing = [HeapGpu::default()];

@@ -1,18 +1,15 @@
-//! GLake's allocator in the host's processes, by workload and GPU.
+//! GLake's allocator and copies in the host's processes.
 
 use super::super::{
     ledger::{Labels, Ledger},
     table::{
         ALLOCATOR_ALLOCATED, ALLOCATOR_CALLS, ALLOCATOR_FALLBACKS, ALLOCATOR_OOM, ALLOCATOR_REMAPPED,
-        ALLOCATOR_RESERVED,
+        ALLOCATOR_RESERVED, COPY_BYTES, COPY_DURATION,
     },
 };
 use super::xid::identity;
 use crate::{
-    events::{
-        heaps::{HeapGpu, HeapProcess},
-        sample::Sample,
-    },
+    events::{heaps::HeapProcess, sample::Sample},
     host::{inventory::Inventory, pci, workload::Workload},
     telemetry::model::{IsWorkload, workload_at},
 };
@@ -22,7 +19,7 @@ use std::collections::BTreeMap;
 const CALLS: [&str; 6] = ["create", "map", "set_access", "unmap", "release", "other"];
 
 fn processes(grown: &Sample) -> impl Iterator<Item = &HeapProcess> {
-    grown.heaps.iter().flat_map(|h| &h.processes)
+    grown.heaps.iter().flat_map(|h| &h.processes).filter(|p| p.said.allocates())
 }
 
 fn who(process: &HeapProcess, host: &Inventory) -> IsWorkload {
@@ -30,8 +27,8 @@ fn who(process: &HeapProcess, host: &Inventory) -> IsWorkload {
 }
 
 /// The labels of a GPU; none where the process could not name it.
-fn labels_of(heap: &HeapGpu, host: &Inventory) -> Labels {
-    let Some(address) = heap.pci.as_deref() else { return Labels::new() };
+fn labels_of(pci: Option<&str>, host: &Inventory) -> Labels {
+    let Some(address) = pci else { return Labels::new() };
     let unlisted = || pci::dcgm(address).map(|pci| ("pci_bus_id", pci)).into_iter().collect();
     host.gpu(address).map_or_else(unlisted, identity)
 }
@@ -43,7 +40,7 @@ pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
         let fallbacks = (&ALLOCATOR_FALLBACKS, Labels::new());
         ledger.workloads.book(&who, fallbacks, process.said.fallbacks, 0);
         for heap in &process.said.gpus {
-            let labels = labels_of(heap, host);
+            let labels = labels_of(heap.pci.as_deref(), host);
             let with = |name, value: &str| -> Labels {
                 labels.iter().cloned().chain([(name, value.to_owned())]).collect()
             };
@@ -63,6 +60,18 @@ pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
     }
 }
 
+/// What was copied.
+pub(super) fn copies(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
+    for copies in grown.heaps.iter().flat_map(|h| &h.copies) {
+        let mut labels = labels_of(copies.pci.as_deref(), host);
+        labels.push(("direction", copies.direction.name().to_owned()));
+        labels.push(("route", copies.route.name().to_owned()));
+        ledger.count(&COPY_BYTES, labels, copies.bytes);
+        let route = vec![("route", copies.route.name().to_owned())];
+        ledger.observe(&COPY_DURATION, route, &copies.duration);
+    }
+}
+
 /// What is held now, once names are settled: a workload without one is in `other`.
 pub(super) fn held(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
     let mut sums: BTreeMap<Labels, (u64, u64)> = BTreeMap::new();
@@ -72,7 +81,7 @@ pub(super) fn held(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
             _ => Workload::OTHER,
         };
         for heap in &process.said.gpus {
-            let labels = workload.labels().into_iter().chain(labels_of(heap, host)).collect();
+            let labels = workload.labels().into_iter().chain(labels_of(heap.pci.as_deref(), host)).collect();
             let sum = sums.entry(labels).or_default();
             *sum = (sum.0.saturating_add(heap.allocated_bytes), sum.1.saturating_add(heap.reserved_bytes));
         }

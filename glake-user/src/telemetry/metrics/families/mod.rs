@@ -23,6 +23,7 @@ pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
     nvml::book(ledger, grown);
     uvm::book(ledger, grown, host);
     heaps::book(ledger, grown, host);
+    heaps::copies(ledger, grown, host);
     ledger.workloads.settle(grown.at.monotonic_ns);
     heaps::held(ledger, grown, host);
 }
