@@ -76,8 +76,10 @@ pub mod word {
     pub const THROTTLED_NS: usize = 9;
     /// Fatal faults by `UvmEventFatalReason` (1 to 6; 0 and 7: others).
     pub const FATAL: usize = 10;
+    /// Root chunks of this GPU that were pushed out and held pages of this address space.
+    pub const EVICTIONS: usize = FATAL + 8;
     /// Migrations: [`super::CAUSES`] x [`super::WAYS`] pairs of count and bytes.
-    pub const MOVES: usize = FATAL + 8;
+    pub const MOVES: usize = EVICTIONS + 1;
     /// How many there are.
     pub const COUNT: usize = MOVES + super::CAUSES * super::WAYS * 2;
 }

@@ -25,9 +25,10 @@ mod owner;
 mod uvm;
 
 use aya_ebpf::{
-    macros::{btf_tracepoint, kprobe, kretprobe, raw_tracepoint, tracepoint},
+    macros::{btf_tracepoint, fentry, fexit, kprobe, kretprobe, raw_tracepoint, tracepoint},
     programs::{
-        BtfTracePointContext, ProbeContext, RawTracePointContext, RetProbeContext, TracePointContext,
+        BtfTracePointContext, FEntryContext, FExitContext, ProbeContext, RawTracePointContext,
+        RetProbeContext, TracePointContext,
     },
 };
 
@@ -148,22 +149,45 @@ macro_rules! functions {
 functions! {
     dmar_fault => iommu::dmar_fault,
     viommu_fault => iommu::dmar_fault,
-    uvm_notify => uvm::notify,
-    uvm_service => uvm::service,
-    uvm_batch => uvm::batch,
-    uvm_replay => uvm::replay,
-    uvm_evict => uvm::evict,
-    uvm_thrashing => uvm::thrashing,
-    uvm_throttling => uvm::throttling,
-    uvm_throttling_end => uvm::throttling_ends,
-    uvm_fatal => uvm::fatal,
-    uvm_space => uvm::space_begins,
-    uvm_space_end => uvm::space_ends,
+}
+
+/// Functions of nvidia-uvm, with two programs each: by the first a kprobe calls, by the second (fentry) the function itself.
+macro_rules! uvm_functions {
+    ($($name:ident, $direct:ident => $body:path),* $(,)?) => {
+        functions! { $($name => $body),* }
+        $(
+            #[fentry]
+            fn $direct(ctx: FEntryContext) -> i32 {
+                $body(&ctx);
+                0
+            }
+        )*
+    };
+}
+
+uvm_functions! {
+    uvm_notify, uvm_notify_direct => uvm::notify,
+    uvm_service, uvm_service_direct => uvm::service,
+    uvm_batch, uvm_batch_direct => uvm::batch,
+    uvm_replay, uvm_replay_direct => uvm::replay,
+    uvm_evict, uvm_evict_direct => uvm::evict,
+    uvm_thrashing, uvm_thrashing_direct => uvm::thrashing,
+    uvm_throttling, uvm_throttling_direct => uvm::throttling,
+    uvm_throttling_end, uvm_throttling_end_direct => uvm::throttling_ends,
+    uvm_fatal, uvm_fatal_direct => uvm::fatal,
+    uvm_space, uvm_space_direct => uvm::space_begins,
+    uvm_space_end, uvm_space_end_direct => uvm::space_ends,
 }
 
 #[kretprobe]
-fn uvm_service_end(ctx: RetProbeContext) -> u32 {
-    uvm::service_ends(&ctx);
+fn uvm_service_end(_ctx: RetProbeContext) -> u32 {
+    uvm::service_ends();
+    0
+}
+
+#[fexit]
+fn uvm_service_end_direct(_ctx: FExitContext) -> i32 {
+    uvm::service_ends();
     0
 }
 

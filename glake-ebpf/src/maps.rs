@@ -10,7 +10,7 @@ use core::num::NonZeroU32;
 use aya_ebpf::{
     bindings::BPF_F_MMAPABLE,
     macros::map,
-    maps::{Array, HashMap, Queue, RingBuf},
+    maps::{Array, HashMap, LruHashMap, Queue, RingBuf},
 };
 use glake_common::{block, hist, named, nvme, record::Record, stat, table, uvm};
 
@@ -89,6 +89,10 @@ pub static UVM_GPU_CELLS: Array<uvm::GpuCounters> = Array::with_max_entries(1, B
 /// Runs of the fault service, by thread.
 #[map]
 pub static UVM_RUNS: HashMap<u64, uvm::Run> = HashMap::with_max_entries(1, 0);
+/// Threads that push a root chunk out and have not moved any of its pages yet. A chunk without pages leaves its thread
+/// here, so the oldest makes room.
+#[map]
+pub static UVM_EVICTING: LruHashMap<u64, u8> = LruHashMap::with_max_entries(1, 0);
 /// When a processor was held back.
 #[map]
 pub static UVM_THROTTLES: HashMap<uvm::ThrottleKey, u64> = HashMap::with_max_entries(1, 0);

@@ -7,7 +7,7 @@ use crate::{
     atomic::Word,
     context::{Kernel, now, param, shard},
     maps::{
-        Place, STATS, UVM_CELLS, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX, UVM_INFO,
+        Place, STATS, UVM_CELLS, UVM_EVICTING, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX, UVM_INFO,
         UVM_RUNS, UVM_SPACES, UVM_THROTTLES, add, below, count, emit, file, place,
     },
 };
@@ -16,7 +16,6 @@ use aya_ebpf::{
         bpf_get_current_comm, bpf_get_current_pid_tgid,
         generated::{self, bpf_get_current_cgroup_id},
     },
-    programs::{ProbeContext, RetProbeContext},
 };
 use core::ptr::null_mut;
 use glake_common::{
@@ -37,7 +36,7 @@ use glake_common::{
 
 mod read;
 
-use read::{NOTHING, arg, arg32, at, load, read};
+use read::{Call, NOTHING, arg, arg32, at, load, read};
 
 /// The largest migration that is believed: blocks are 2 MiB, ranges of pageable memory may be more.
 const LARGEST: u64 = 1 << 30;
@@ -49,7 +48,7 @@ const FD_TYPE: u64 = 7;
 
 /// `uvm_perf_event_notify(events, event, data)`: one call a fault or migrated range.
 #[inline(always)]
-pub fn notify(ctx: &ProbeContext) {
+pub fn notify(ctx: &impl Call) {
     let (events, what, data) = (arg(ctx, 0), arg32(ctx, 1) as u32, arg(ctx, 2));
     if what != event::FAULT && what != event::MIGRATION {
         return;
@@ -110,7 +109,12 @@ fn migration(space: u64, data: u64) -> bool {
     }
     let (source, target) = (source as u32, target as u32);
     let counters = counters(space, if target == CPU { source } else { target }, false);
-    let which = moves(cause::of(cause as u32), way::of(source, target));
+    let why = cause::of(cause as u32);
+    // The chunk's first page that moves tells whose it was.
+    if why == cause::EVICTION && UVM_EVICTING.remove(bpf_get_current_pid_tgid()).is_ok() {
+        bump(counters, word::EVICTIONS, 1);
+    }
+    let which = moves(why, way::of(source, target));
     bump(counters, which, 1);
     bump(counters, which + 1, bytes);
     true
@@ -231,13 +235,13 @@ fn claim(key: &CellKey, space: u64) -> u32 {
 
 /// `uvm_va_space_mm_register(va_space)`: called once for each address space, by the process that makes it.
 #[inline(always)]
-pub fn space_begins(ctx: &ProbeContext) {
+pub fn space_begins(ctx: &impl Call) {
     enter(arg(ctx, 0), true);
 }
 
 /// `uvm_va_space_destroy(va_space)`.
 #[inline(always)]
-pub fn space_ends(ctx: &ProbeContext) {
+pub fn space_ends(ctx: &impl Call) {
     let _ = UVM_SPACES.remove(arg(ctx, 0));
 }
 
@@ -274,7 +278,7 @@ pub fn open_file(ctx: *const u64) {
 
 /// The fault service begins: `uvm_parent_gpu_service_replayable_faults(parent_gpu)`, up to 555 `(gpu)`.
 #[inline(always)]
-pub fn service(ctx: &ProbeContext) {
+pub fn service(ctx: &impl Call) {
     let run = Run { start_ns: now(), gpu: arg(ctx, 0) };
     if UVM_RUNS.insert(bpf_get_current_pid_tgid(), run, 0).is_err() {
         count(stat::UVM_FULL);
@@ -283,7 +287,7 @@ pub fn service(ctx: &ProbeContext) {
 
 /// It ends, on the same thread.
 #[inline(always)]
-pub fn service_ends(_ctx: &RetProbeContext) {
+pub fn service_ends() {
     let thread = bpf_get_current_pid_tgid();
     // SAFETY: the value is this thread's own.
     let Some(run) = (unsafe { UVM_RUNS.get(thread) }) else { return };
@@ -353,7 +357,7 @@ fn copy_uuid(parent: u64, to: *mut [u64; 2]) {
 
 /// `preprocess_fault_batch(gpu, batch)`: once for each batch that is not empty.
 #[inline(always)]
-pub fn batch(ctx: &ProbeContext) {
+pub fn batch(ctx: &impl Call) {
     let faults = read::<u32>(arg(ctx, 1), BATCH_CACHED);
     if faults > LARGEST_BATCH {
         count(stat::UVM_IMPLAUSIBLE);
@@ -373,7 +377,7 @@ pub fn batch(ctx: &ProbeContext) {
 
 /// `uvm_tools_broadcast_replay(gpu, push, batch, client)`: called for each replay, with or without a tools queue.
 #[inline(always)]
-pub fn replay(ctx: &ProbeContext) {
+pub fn replay(ctx: &impl Call) {
     let called_with = arg(ctx, 0);
     let parent = read::<u64>(called_with, GPU_PARENT);
     if parent == NOTHING {
@@ -404,7 +408,7 @@ pub fn replay(ctx: &ProbeContext) {
 
 /// `evict_root_chunk(pmm, chunk, context)`; the pmm lies in the GPU's structure.
 #[inline(always)]
-pub fn evict(ctx: &ProbeContext) {
+pub fn evict(ctx: &impl Call) {
     let offset = at(GPU_PMM);
     let parent = if offset == NONE {
         UNTOLD
@@ -416,22 +420,24 @@ pub fn evict(ctx: &ProbeContext) {
         // SAFETY: a constant index below the length of a map value.
         add(unsafe { counters.add(gpu::EVICTIONS) }, 1);
     }
+    // A refusal leaves the chunk without a workload: it counts for "other".
+    let _ = UVM_EVICTING.insert(bpf_get_current_pid_tgid(), 1, 0);
 }
 
 /// `uvm_tools_record_thrashing(va_space, address, size, processors)`.
 #[inline(always)]
-pub fn thrashing(ctx: &ProbeContext) {
+pub fn thrashing(ctx: &impl Call) {
     bump(counters(arg(ctx, 0), CPU, false), word::THRASHING, 1);
 }
 
 #[inline(always)]
-fn throttled(ctx: &ProbeContext) -> ThrottleKey {
+fn throttled(ctx: &impl Call) -> ThrottleKey {
     ThrottleKey { space: arg(ctx, 0), address: arg(ctx, 1), processor: arg32(ctx, 2) }
 }
 
 /// `uvm_tools_record_throttling_start(va_space, address, processor)`.
 #[inline(always)]
-pub fn throttling(ctx: &ProbeContext) {
+pub fn throttling(ctx: &impl Call) {
     if UVM_THROTTLES.insert(throttled(ctx), now(), 0).is_err() {
         count(stat::UVM_FULL);
     }
@@ -439,7 +445,7 @@ pub fn throttling(ctx: &ProbeContext) {
 
 /// `uvm_tools_record_throttling_end(va_space, address, processor)`.
 #[inline(always)]
-pub fn throttling_ends(ctx: &ProbeContext) {
+pub fn throttling_ends(ctx: &impl Call) {
     let key = throttled(ctx);
     // SAFETY: a word that nobody changes after its insertion.
     let Some(start) = (unsafe { UVM_THROTTLES.get(key) }) else { return };
@@ -454,7 +460,7 @@ pub fn throttling_ends(ctx: &ProbeContext) {
 
 /// `uvm_tools_record_gpu_fatal_fault(gpu, va_space, entry, reason)`.
 #[inline(always)]
-pub fn fatal(ctx: &ProbeContext) {
+pub fn fatal(ctx: &impl Call) {
     let (processor, space, entry) = (arg32(ctx, 0), arg(ctx, 1), arg(ctx, 2));
     if processor >= u64::from(PROCESSORS) || space == 0 {
         count(stat::UVM_IMPLAUSIBLE);

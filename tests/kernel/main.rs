@@ -9,6 +9,7 @@ mod counts;
 mod lab;
 mod odd;
 mod readings;
+mod uvm_fentry;
 mod uvm_probes;
 mod uvm_tools;
 
@@ -22,7 +23,12 @@ fn main() {
     }
     let suites = |k| {
         let probes = [counts::tests(k), classic::tests(k), odd::tests(k), bare::tests(k)];
-        probes.into_iter().chain([copy::tests(k), uvm_tools::tests(k), uvm_probes::tests(k)])
+        probes.into_iter().chain([
+            copy::tests(k),
+            uvm_tools::tests(k),
+            uvm_probes::tests(k),
+            uvm_fentry::tests(k),
+        ])
     };
     let tests = kernels.iter().flat_map(suites).flatten();
     libtest_mimic::run(&arguments, tests.collect()).exit();

@@ -27,10 +27,11 @@ queue_of() { ls -d /sys/block/nvme*c*n1/queue /sys/block/$1/queue/scheduler 2>/d
 # Its PCI address.
 pci() { cat "/sys/class/nvme/$(controller "$1")/address"; }
 
-# Inserts nvidia-uvm (of `--uvm`) with the driver's own tests enabled, and makes its device nodes.
+# Inserts nvidia-uvm (of `--uvm`) with the driver's own tests enabled, and makes its device nodes. $uvm_lab: parameters
+# of the test module.
 uvm_load() {
     insmod /uvm/nvidia.ko && insmod /uvm/nvidia-uvm.ko uvm_enable_builtin_tests=1 "$@" || return 1
-    insmod /uvm/glake_uvm_lab.ko || return 1
+    insmod /uvm/glake_uvm_lab.ko $uvm_lab || return 1
     major=$(awk '$2 == "nvidia-uvm" { print $1 }' /proc/devices)
     rm -f /dev/nvidia-uvm /dev/nvidia-uvm-tools
     mknod /dev/nvidia-uvm c "$major" 0

@@ -40,6 +40,7 @@ notify replay 9
 notify service 6
 notify batch 40
 notify evict 3
+notify push_out 2
 S
 uvmload </tmp/calls >/out/calls.txt
 sample calls

@@ -1,6 +1,9 @@
 //! Reading fields of the driver's structures and arguments of its functions.
 
-use aya_ebpf::{helpers::generated, programs::ProbeContext};
+use aya_ebpf::{
+    helpers::generated,
+    programs::{FEntryContext, ProbeContext},
+};
 use core::ptr::read_volatile;
 use glake_common::{NONE, uvm::layout};
 
@@ -38,15 +41,35 @@ pub fn load<T: Default + Copy + Into<u64>>(address: u64) -> u64 {
     if failed == 0 { value.into() } else { NOTHING }
 }
 
+/// A call of a probed function, however it was noticed.
+pub trait Call {
+    /// An argument; here are at most four.
+    fn word(&self, n: usize) -> u64;
+}
+
+impl Call for ProbeContext {
+    #[inline(always)]
+    fn word(&self, n: usize) -> u64 {
+        // aya knows of no argument beyond the sixth.
+        self.arg::<u64>(n).unwrap_or(0)
+    }
+}
+
+impl Call for FEntryContext {
+    #[inline(always)]
+    fn word(&self, n: usize) -> u64 {
+        self.arg::<u64>(n)
+    }
+}
+
 /// An argument of the probed function.
 #[inline(always)]
-pub fn arg(ctx: &ProbeContext, n: usize) -> u64 {
-    // aya knows of no argument beyond the sixth; here are at most four.
-    ctx.arg::<u64>(n).unwrap_or(0)
+pub fn arg(call: &impl Call, n: usize) -> u64 {
+    call.word(n)
 }
 
 /// An argument that is a number of 32 bits: the upper half of its register is not defined.
 #[inline(always)]
-pub fn arg32(ctx: &ProbeContext, n: usize) -> u64 {
-    arg(ctx, n) & 0xffff_ffff
+pub fn arg32(call: &impl Call, n: usize) -> u64 {
+    arg(call, n) & 0xffff_ffff
 }

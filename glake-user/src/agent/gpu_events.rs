@@ -266,6 +266,14 @@ fn rates(state: &State) -> Vec<Rate> {
             work.moved_bytes.per_second,
             Unit::BytesPerSecond,
         );
+        add(
+            "uvm",
+            &None,
+            Some(&work.name),
+            "UVM eviction",
+            work.evicted_bytes.per_second,
+            Unit::BytesPerSecond,
+        );
     }
     for drive in state.nvme.iter().flatten() {
         for (operation, what) in [("read", "read p99"), ("write", "write p99")] {

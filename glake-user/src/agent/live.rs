@@ -29,6 +29,7 @@ pub fn open(config: &Config) -> Result<Box<dyn Source>> {
             Profile::Full => ebpf::Profile::Full,
         },
         disabled: config.disabled_probes.clone(),
+        uvm_hooks: config.uvm_hooks,
         slow_io_ns: u64::try_from(config.slow_io.as_nanos()).unwrap_or(u64::MAX),
         max_cpu_percent: config.max_cpu_percent,
         ..Settings::default()

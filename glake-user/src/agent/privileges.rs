@@ -57,8 +57,8 @@ pub static NEEDS: &[Need] = &[
         name: "CAP_SYS_ADMIN",
         bit: CapabilitySet::SYS_ADMIN,
         kept: false,
-        why: "switches on the kernel's clock for eBPF programs (bpf_enable_stats), and mounts tracefs for this process alone where the host has none; dropped right after",
-        lost: "what each probe costs is unknown, and the watchdog that detaches a costly one is off; classic trace points, where tracefs is not mounted",
+        why: "switches on the kernel's clock for eBPF programs (bpf_enable_stats), and mounts tracefs for this process alone where the host has none, and looks up the types of nvidia_uvm for fentry; dropped right after",
+        lost: "what each probe costs is unknown, and the watchdog that detaches a costly one is off; classic trace points, where tracefs is not mounted; fentry on nvidia_uvm",
     },
     Need {
         name: "CAP_SETUID, CAP_SETGID, CAP_SETPCAP",

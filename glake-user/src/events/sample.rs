@@ -387,6 +387,8 @@ pub struct UvmSpace {
     pub throttled_ns: Option<u64>,
     /// Fatal faults by reason, in the driver's words; those seen only. `None`: not watched.
     pub fatal: Option<Vec<(String, u64)>>,
+    /// Root chunks (2 MiB) of this GPU that were pushed out and held pages of this address space. `None`: not watched.
+    pub evictions: Option<u64>,
     /// Page migrations; those seen only.
     pub moved: Vec<UvmMoved>,
 }

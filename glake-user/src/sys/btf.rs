@@ -247,6 +247,16 @@ impl Btf {
         Some((1..proto.entries as usize).map(|i| argument(i).unwrap_or_default()).collect())
     }
 
+    /// The number of a function. `None`: there is none of this name, or several (static ones of different files).
+    pub fn function(&self, name: &str) -> Option<u32> {
+        let of_name = |start: &u32| {
+            let t = read_type(&self.types, *start as usize);
+            t.is_some_and(|t| t.kind == kind::FUNC && self.text(t.name) == Some(name))
+        };
+        let mut found = (1..).zip(&self.starts).filter(|(_, start)| of_name(start)).map(|(id, _)| id);
+        found.next().filter(|_| found.next().is_none())
+    }
+
     /// How many types there are.
     pub fn len(&self) -> usize {
         self.starts.len()

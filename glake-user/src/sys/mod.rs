@@ -19,5 +19,6 @@ pub mod nvml;
 pub mod pagecache;
 pub mod process;
 pub mod tracefs;
+pub mod tracing;
 pub mod uring;
 pub mod uvm;

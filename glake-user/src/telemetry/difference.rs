@@ -286,6 +286,7 @@ impl By {
         }
         self.number_opt(old.thrashing, &mut space.thrashing);
         self.number_opt(old.throttled_ns, &mut space.throttled_ns);
+        self.number_opt(old.evictions, &mut space.evictions);
         for (reason, n) in space.fatal.iter_mut().flatten() {
             if let Some((_, was)) = old.fatal.iter().flatten().find(|(r, _)| r == reason) {
                 self.number(*was, n);

@@ -383,6 +383,11 @@ pub struct UvmWorkload {
     pub cpu_faults: Count,
     /// Bytes moved in any direction.
     pub moved_bytes: Count,
+    /// Bytes of it that it lost because GPU memory was short.
+    #[serde(default)]
+    pub evicted_bytes: Count,
+    /// Times that the driver marked a range of it as thrashing. `None`: not watched.
+    pub thrashing: Option<Count>,
 }
 
 /// GLake's allocator in the processes of one workload on one GPU, as they say.

@@ -6,6 +6,10 @@
 // Functions that would really work on a GPU (the fault service, a batch, pushing out a chunk) are called too, but
 // return at once: a kprobe of ours, registered before anybody else's, sends them back at their first instruction. Other
 // probes on them, return probes included, run as ever.
+//
+// But for fexit: its trampoline calls the function's body itself, past the kprobe. So with `direct=1` the fault service runs
+// as it is, which does nothing with uvm_perf_fault_max_batches_per_service=0 but push a replay, and that is sent back; a
+// batch and an eviction cannot be had then.
 #include <linux/delay.h>
 #include <linux/file.h>
 #include <linux/kprobes.h>
@@ -68,7 +72,12 @@ static struct kprobe sent_back[] = {
     { .symbol_name = "uvm_gpu_service_replayable_faults", .pre_handler = send_back },
     { .symbol_name = "preprocess_fault_batch", .pre_handler = send_back },
     { .symbol_name = "evict_root_chunk", .pre_handler = send_back },
+    { .symbol_name = "push_replay_on_gpu", .pre_handler = send_back },
 };
+#define PUSH_REPLAY 3
+
+static bool direct;
+module_param(direct, bool, 0400);
 
 // The function is not exported; a kprobe is the kernel's way to its address.
 static void *address_of(const char *name)
@@ -107,9 +116,13 @@ static void prepare(struct lab *lab, uvm_va_space_t *va_space)
 // Calls of one of the functions that are sent back.
 static int sent(unsigned which, void *first, void *second)
 {
-    if (!sent_back[which].addr)
+    void *function = sent_back[which].addr;
+
+    if (direct && which == 0 && sent_back[PUSH_REPLAY].addr)
+        function = address_of(sent_back[which].symbol_name);
+    if (!function)
         return -ENOENT;
-    ((any_fn)sent_back[which].addr)(first, second, NULL);
+    ((any_fn)function)(first, second, NULL);
     return 0;
 }
 
@@ -215,6 +228,12 @@ static int one(struct lab *lab, const char *kind, unsigned long i)
         return sent(1, &lab->gpu, &lab->batch);
     } else if (!strcmp(kind, "evict"))
         return sent(2, &lab->gpu.pmm, NULL);
+    else if (!strcmp(kind, "push_out")) {
+        // As the driver does it: the chunk's pages move on the thread that pushes it out.
+        int error = sent(2, &lab->gpu.pmm, NULL);
+        migration(lab, i, false, UVM_MAKE_RESIDENT_CAUSE_EVICTION);
+        return error;
+    }
     else
         return report(lab, kind, i);
     return 0;
@@ -268,7 +287,7 @@ static int __init lab_init(void)
     unsigned i;
 
     for (i = 0; i < ARRAY_SIZE(sent_back); i++)
-        if (register_kprobe(&sent_back[i]))
+        if ((direct && i != PUSH_REPLAY) || register_kprobe(&sent_back[i]))
             sent_back[i].addr = NULL;
     return 0;
 }

@@ -1,7 +1,7 @@
 //! Every key of the configuration: how it is read, shown and explained.
 
 use super::{Config, LogLevel, Profile, nearest};
-use crate::events::ebpf;
+use crate::events::ebpf::{self, UvmHooks};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 /// What a value looks like in TOML.
@@ -102,6 +102,17 @@ pub static KEYS: &[Key] = &[
             Ok(())
         },
         get: |config| config.disabled_probes.join(","),
+    },
+    Key {
+        name: "uvm_hooks",
+        kind: Kind::Text,
+        restart: true,
+        help: "How nvidia_uvm is probed: auto (kprobe, or fentry where that is refused), kprobe, fentry (cheaper; holds the module while in use).",
+        set: |config, text| {
+            config.uvm_hooks = UvmHooks::of(text).ok_or("it is auto, kprobe or fentry")?;
+            Ok(())
+        },
+        get: |config| config.uvm_hooks.word().into(),
     },
     Key {
         name: "slow_io",

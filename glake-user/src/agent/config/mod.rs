@@ -9,6 +9,7 @@ pub use keys::duration;
 pub use keys::{KEYS, Key, Kind};
 pub use layers::{DEFAULT_FILE, Layered, Origin, Request};
 
+use crate::events::ebpf::UvmHooks;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Which probes are wanted.
@@ -45,6 +46,8 @@ pub struct Config {
     pub profile: Profile,
     /// Probes that are not wanted, by name.
     pub disabled_probes: Vec<String>,
+    /// How the functions of nvidia-uvm are probed.
+    pub uvm_hooks: UvmHooks,
     /// A block request that takes longer is an event of its own.
     pub slow_io: Duration,
     /// A probe that costs more of all CPUs, in percent, is taken off.
@@ -75,6 +78,7 @@ impl Default for Config {
             interval: Duration::from_secs(2),
             profile: Profile::Light,
             disabled_probes: Vec::new(),
+            uvm_hooks: UvmHooks::Auto,
             slow_io: Duration::from_millis(500),
             max_cpu_percent: 1.0,
             // Free of the ports of the exporters this one runs beside: 9400, 9435, 15132, 9100.

@@ -1,14 +1,15 @@
 //! A group of probes: its programs and maps in the kernel, and how each probe got there or why not.
 
 use super::{
+    direct::{Attached, Direct, Maps},
+    kernel::Fields,
     sizes::Sizes,
-    table::{self, Entry, Group, Hook},
-    uvm::{Module, layout::Layout},
+    table::{self, At, Entry, Group, Hook},
 };
 use crate::{
     error::{Error, Kind, Result},
     events::sample::ProbeState,
-    sys::{bpf, btf::Btf, tracefs::Tracefs},
+    sys::{bpf, tracefs::Tracefs},
 };
 use aya::{
     Ebpf, EbpfLoader,
@@ -17,13 +18,16 @@ use aya::{
         raw_trace_point::RawTracePointLink, tp_btf::BtfTracePointLink, trace_point::TracePointLink,
     },
 };
-use glake_common::{NONE, member, param};
+use glake_common::param;
 use std::{
+    cell::OnceCell,
     collections::BTreeMap,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+pub(crate) use super::kernel::{Kernel, has_module};
 pub(crate) use super::refusal::Refusal;
 use super::refusal::{chain, remedy};
 
@@ -44,187 +48,30 @@ pub(crate) enum Ways {
     Btf,
     /// All but BTF trace points.
     Classic,
+    /// Any that works, and of those on functions fentry and fexit first.
+    DirectFirst,
+    /// All but fentry and fexit.
+    NotDirect,
 }
 
 impl Ways {
+    /// The ways to a probe that may be taken, best first.
+    fn of(self, entry: &'static Entry) -> Vec<&'static Hook> {
+        let mut hooks: Vec<&Hook> = entry.hooks.iter().filter(|h| self.allow(h)).collect();
+        if self == Ways::DirectFirst {
+            hooks.sort_by_key(|h| !h.is_direct());
+        }
+        hooks
+    }
+
     fn allow(self, hook: &Hook) -> bool {
         match self {
-            Ways::Any => true,
+            Ways::Any | Ways::DirectFirst => true,
+            Ways::NotDirect => !hook.is_direct(),
             Ways::Btf => matches!(hook, Hook::Btf { .. }),
             Ways::Classic => !matches!(hook, Hook::Btf { .. } | Hook::Raw { .. }),
         }
     }
-}
-
-/// Offsets of one classic trace point.
-type Fields = [u32; 8];
-
-/// What the kernel says of itself, as far as the probes need it.
-pub(crate) struct Kernel {
-    root: PathBuf,
-    offsets: [u32; member::COUNT],
-    /// Structures of the first arguments of the trace points in the table; empty without BTF.
-    arguments: BTreeMap<&'static str, Vec<String>>,
-    no_btf: Option<Error>,
-    use_btf: bool,
-    /// nvidia-uvm as it is loaded now, and its structures.
-    uvm: Option<(Module, Layout)>,
-}
-
-impl Kernel {
-    /// Reads the kernel's types. `use_btf` false acts as on a kernel without them.
-    pub(crate) fn read(root: &Path, use_btf: bool) -> Kernel {
-        let mut kernel = Kernel {
-            root: root.to_owned(),
-            offsets: [NONE; member::COUNT],
-            arguments: BTreeMap::new(),
-            no_btf: None,
-            use_btf,
-            uvm: None,
-        };
-        let btf = if use_btf {
-            Btf::read(root).map(|btf| with_module(btf, root))
-        } else {
-            Err(Error::new(Kind::Unsupported, "BTF is switched off by the settings"))
-        };
-        match btf {
-            Ok(btf) => {
-                for (i, (structure, path)) in member::MEMBERS.iter().enumerate() {
-                    kernel.offsets[i] = btf.member(structure, path).unwrap_or(NONE);
-                }
-                for hook in table::probes().flat_map(|e| e.hooks) {
-                    if let Hook::Btf { event, .. } | Hook::Raw { event, .. } = hook
-                        && let Some(arguments) = btf.tracepoint(event)
-                    {
-                        kernel.arguments.insert(event, arguments);
-                    }
-                }
-            }
-            Err(e) => kernel.no_btf = Some(e),
-        }
-        kernel
-    }
-
-    /// The same after a module has come.
-    pub(crate) fn again(&self) -> Kernel {
-        Kernel::read(&self.root, self.use_btf)
-    }
-
-    /// Whether the kernel's types tell where a member is.
-    pub(crate) fn knows(&self, member: usize) -> bool {
-        self.offsets[member] != NONE
-    }
-
-    /// Where the host's files are.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// Looks at the nvidia-uvm that is loaded now.
-    ///
-    /// # Errors
-    /// When there is none, or its structures are not known.
-    pub(crate) fn look_at_uvm(&mut self) -> Result<Module> {
-        self.uvm = None;
-        let layout = Layout::read(&self.root)?;
-        let gone = || Error::new(Kind::Missing, "the nvidia-uvm kernel module is not loaded");
-        let module = Module::loaded(&self.root).ok_or_else(gone)?;
-        self.uvm = Some((module, layout));
-        Ok(module)
-    }
-
-    /// Its structures, once it was looked at.
-    pub(crate) fn uvm_layout(&self) -> Option<&Layout> {
-        self.uvm.as_ref().map(|(_, layout)| layout)
-    }
-
-    /// Its device number; one that no device has where it was not looked at.
-    pub(crate) fn uvm_device(&self) -> u32 {
-        self.uvm.as_ref().map_or(u32::MAX, |(module, _)| module.device)
-    }
-
-    fn has(&self, members: &[&[usize]]) -> std::result::Result<(), String> {
-        match members.iter().copied().flatten().find(|m| self.offsets[**m] == NONE) {
-            Some(m) => Err(format!("this kernel has no {}.{}", member::MEMBERS[*m].0, member::MEMBERS[*m].1)),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether a hook can be tried, and with which offsets.
-    fn check(&self, hook: &Hook) -> std::result::Result<Option<Fields>, Refusal> {
-        match hook {
-            Hook::Btf { event, argument, needs, .. } | Hook::Raw { event, argument, needs, .. } => {
-                if let Some(e) = &self.no_btf {
-                    return Err(Refusal::of(e));
-                }
-                let arguments = self
-                    .arguments
-                    .get(event)
-                    .ok_or_else(|| Refusal::absent(format!("this kernel has no {event}")))?;
-                if arguments.first().map(String::as_str) != Some(argument) {
-                    return Err(Refusal::absent(format!(
-                        "{event} has other arguments here: {}",
-                        arguments.join(", ")
-                    )));
-                }
-                self.has(needs).map(|()| None).map_err(Refusal::absent)
-            }
-            Hook::Classic { category, event, fields, .. } => {
-                let tracefs = Tracefs::find(&self.root).map_err(|e| Refusal::of(&e))?;
-                if !tracefs.has(category, event) {
-                    return Err(Refusal::absent(format!("this kernel has no {category}:{event} now")));
-                }
-                if fields.is_empty() {
-                    return Ok(None);
-                }
-                let known = tracefs.format(category, event).map_err(|e| Refusal::of(&e))?;
-                pick(fields, &known, category, event).map(Some)
-            }
-            // Whether the function exists shows when it is tried: the list of symbols takes longer to read than that.
-            Hook::Function { .. } | Hook::Return { .. } => {
-                if self.root.join("sys/bus/event_source/devices/kprobe").exists() {
-                    Ok(None)
-                } else {
-                    Err(Refusal::absent(
-                        "this kernel was built without kprobes (CONFIG_KPROBE_EVENTS)".to_owned(),
-                    ))
-                }
-            }
-        }
-    }
-}
-
-/// Adds the types of the one module that has raw trace points here. Where it is missing it is either built in, or its probes take
-/// another way.
-fn with_module(mut btf: Btf, root: &Path) -> Btf {
-    let mut raw = table::probes().filter(|e| e.hooks.iter().any(|h| matches!(h, Hook::Raw { .. })));
-    if let Some(module) = raw.find_map(|e| e.module) {
-        let _ = btf.add_module(root, module);
-    }
-    btf
-}
-
-/// Whether a module is loaded, or built in with parameters of its own.
-pub(crate) fn has_module(root: &Path, module: &str) -> bool {
-    root.join("sys/module").join(module).exists()
-}
-
-fn pick(
-    wanted: &[&str],
-    known: &[crate::sys::tracefs::Field],
-    category: &str,
-    event: &str,
-) -> std::result::Result<Fields, Refusal> {
-    let mut out = [NONE; 8];
-    for (slot, name) in out.iter_mut().zip(wanted) {
-        let (name, optional) = name.strip_prefix('?').map_or((*name, false), |n| (n, true));
-        match known.iter().find(|f| f.name == name) {
-            Some(field) => *slot = field.offset,
-            None if optional => {}
-            None => return Err(Refusal::absent(format!("{category}:{event} has no field {name} here"))),
-        }
-    }
-    Ok(out)
 }
 
 enum Link {
@@ -232,6 +79,7 @@ enum Link {
     Raw(#[allow(dead_code, reason = "held for its Drop")] RawTracePointLink),
     Classic(#[allow(dead_code, reason = "held for its Drop")] TracePointLink),
     Function(#[allow(dead_code, reason = "held for its Drop")] KProbeLink),
+    Direct(Attached),
 }
 
 /// Where a probe is.
@@ -252,6 +100,11 @@ impl Placed {
 
     pub(crate) fn is_on(&self) -> bool {
         self.state == ProbeState::On
+    }
+
+    /// Whether its function calls it, which keeps the function's module from being unloaded.
+    pub(crate) fn holds_module(&self) -> bool {
+        matches!(self.link, Some(Link::Direct(_)))
     }
 
     /// Off until its module comes. Where only tracefs tells whether it is there, and that is missing, this is the reason.
@@ -281,12 +134,20 @@ impl Placed {
     }
 }
 
+/// The types of a loaded module as a descriptor, or why there is none.
+pub(crate) type ModuleTypes = std::result::Result<Arc<OwnedFd>, Refusal>;
+
 /// The programs and maps of one group.
 pub(crate) struct Loaded {
     pub(crate) ebpf: Ebpf,
     pub(crate) sizes: Sizes,
     btf: Option<aya::Btf>,
     root: PathBuf,
+    maps: Maps,
+    /// The types of nvidia-uvm, or why they are not known.
+    types: ModuleTypes,
+    /// Programs for fentry and fexit, once one was wanted.
+    direct: OnceCell<std::result::Result<Direct, Refusal>>,
 }
 
 impl Loaded {
@@ -327,12 +188,20 @@ impl Loaded {
         let ebpf = loader.load(OBJECT).map_err(|e| {
             let errno = errno_of(&e);
             let error = Error::new(Kind::Denied, format!("loading the {group:?} probes: {}", chain(&e)));
-            match remedy(&kernel.root, errno) {
+            match remedy(kernel.root(), errno) {
                 Some(remedy) => error.remedy(remedy),
                 None => error,
             }
         })?;
-        Ok(Loaded { ebpf, sizes, btf: None, root: kernel.root.clone() })
+        let maps = Maps::of(&ebpf);
+        let types = Err(Refusal::absent("it was not looked for".to_owned()));
+        let direct = OnceCell::new();
+        Ok(Loaded { ebpf, sizes, btf: None, root: kernel.root().to_owned(), maps, types, direct })
+    }
+
+    /// For fentry and fexit on nvidia-uvm.
+    pub(crate) fn set_types(&mut self, types: ModuleTypes) {
+        self.types = types;
     }
 
     /// Frees what only attaching needs: aya's copy of the kernel's types takes tens of MiB.
@@ -343,13 +212,23 @@ impl Loaded {
     /// Tries the ways of a probe in turn.
     pub(crate) fn attach(&mut self, kernel: &Kernel, placed: &mut Placed, ways: Ways) {
         let mut refusals: Vec<Refusal> = Vec::new();
-        for hook in placed.entry.hooks.iter().filter(|h| ways.allow(h)) {
-            let tried = kernel
-                .check(hook)
-                .and_then(|_| self.attach_hook(hook).map_err(|e| Refusal::program(&self.root, hook, &e)));
+        let hooks = ways.of(placed.entry);
+        for hook in &hooks {
+            let tried = kernel.check(hook).and_then(|_| match hook {
+                Hook::Direct { program, function, at } => self.attach_direct(kernel, program, function, *at),
+                _ => self.attach_hook(hook).map_err(|e| Refusal::program(&self.root, hook, &e)),
+            });
             match tried {
                 Ok(link) => {
                     placed.how = hook.describe();
+                    // The better way was tried: why not that one.
+                    if let (Some(first), true) = (hooks.first(), placed.entry.group == Group::Uvm)
+                        && first.is_direct() != hook.is_direct()
+                        && let Some(why) = refusals.iter().find(|r| !r.absent).or(refusals.first())
+                    {
+                        let better = if first.is_direct() { "fentry" } else { "kprobe" };
+                        placed.how.push_str(&format!(", not {better}: {}", why.reason));
+                    }
                     placed.program = Some(hook.program());
                     placed.link = Some(link);
                     placed.state = ProbeState::On;
@@ -417,7 +296,24 @@ impl Loaded {
                 let id = program.attach(*function, 0)?;
                 Ok(Link::Function(program.take_link(id)?))
             }
+            Hook::Direct { .. } => Err(ProgramError::NotLoaded),
         }
+    }
+
+    fn attach_direct(
+        &self,
+        kernel: &Kernel,
+        program: &str,
+        function: &str,
+        at: At,
+    ) -> std::result::Result<Link, Refusal> {
+        let types = self.types.clone()?;
+        let direct = self.direct.get_or_init(|| {
+            Direct::new(OBJECT, &self.maps, types).map_err(|e| Refusal::direct(&self.root, &e))
+        });
+        let direct = direct.as_ref().map_err(Clone::clone)?;
+        let attached = direct.attach(program, kernel.number_of(function)?, at);
+        attached.map(Link::Direct).map_err(|e| Refusal::direct(&self.root, &e))
     }
 
     /// Runs the iterator `uvm_files` once, over the open files of all tasks.
@@ -443,6 +339,9 @@ impl Loaded {
 
     /// What the program of a probe has done. `None`: it is not loaded.
     pub(crate) fn cost(&self, placed: &Placed) -> Option<bpf::ProgramCost> {
+        if let Some(Link::Direct(attached)) = &placed.link {
+            return bpf::program_cost(attached.program()).ok();
+        }
         let program = self.ebpf.program(placed.program?)?;
         bpf::program_cost(program.fd().ok()?.as_fd()).ok()
     }

@@ -156,7 +156,7 @@ pub(crate) fn present(root: &Path, group: Group) -> bool {
         hooks.iter().any(|hook| match hook {
             Hook::Classic { category, event, .. } => tracefs.as_ref().is_some_and(|t| t.has(category, event)),
             Hook::Raw { .. } => has_module(root, module),
-            Hook::Btf { .. } | Hook::Function { .. } | Hook::Return { .. } => false,
+            Hook::Btf { .. } | Hook::Function { .. } | Hook::Return { .. } | Hook::Direct { .. } => false,
         })
     })
 }

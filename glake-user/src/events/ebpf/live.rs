@@ -13,7 +13,7 @@ use super::{
     record,
     sizes::Host,
     table::{Group, Profile},
-    uvm_unit::UvmUnit,
+    uvm_unit::{self, UvmUnit},
     watchdog::Watchdog,
 };
 use crate::{
@@ -206,7 +206,11 @@ impl Live {
 
     fn arrange(&mut self, group: Group) {
         let stamped = self.stamped && self.block_ways == Ways::Btf;
-        let ways = if group == Group::Block { self.block_ways } else { Ways::Any };
+        let ways = match group {
+            Group::Block => self.block_ways,
+            Group::Uvm => uvm_unit::ways(self.settings.uvm_hooks),
+            _ => Ways::Any,
+        };
         let mut unwanted: Vec<(&str, &str)> = Vec::new();
         if group == Group::Block && stamped {
             unwanted.push(("block_issue", "not needed: every queue stamps its requests"));
@@ -406,9 +410,7 @@ impl Live {
                 let what = What::IommuFault { pci: Some(name), iova: Some(record.value), detail };
                 ("iommu:io_page_fault".to_owned(), what)
             }
-            kind::UVM_FATAL => {
-                ("uvm_tools_record_gpu_fatal_fault (kprobe)".to_owned(), self.uvm.fatal(record))
-            }
+            kind::UVM_FATAL => ("uvm_tools_record_gpu_fatal_fault".to_owned(), self.uvm.fatal(record)),
             kind::NVME_ASYNC => {
                 let controller = format!("nvme{}", record.a);
                 ("nvme:nvme_async_event".to_owned(), What::NvmeAsync { controller, result: record.b })

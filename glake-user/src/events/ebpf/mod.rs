@@ -7,8 +7,10 @@ mod attach;
 mod blocks;
 mod cgroups;
 mod devices;
+mod direct;
 mod group;
 mod hosts;
+mod kernel;
 mod live;
 mod log;
 mod nvmes;
@@ -45,6 +47,37 @@ pub struct Settings {
     pub ring_bytes: u32,
     /// Use the kernel's type information where there is some; false takes the classic trace points.
     pub btf: bool,
+    /// How the functions of nvidia-uvm are probed.
+    pub uvm_hooks: UvmHooks,
+}
+
+/// How the functions of nvidia-uvm are probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UvmHooks {
+    /// By kprobes, and by fentry where the kernel refuses those.
+    #[default]
+    Auto,
+    /// By kprobes only.
+    Kprobe,
+    /// By fentry, and by kprobes where the module or the kernel does not allow it.
+    Fentry,
+}
+
+impl UvmHooks {
+    /// From the word of the configuration.
+    pub fn of(word: &str) -> Option<UvmHooks> {
+        [UvmHooks::Auto, UvmHooks::Kprobe, UvmHooks::Fentry].into_iter().find(|h| h.word() == word)
+    }
+
+    /// The word of the configuration.
+    pub fn word(self) -> &'static str {
+        match self {
+            UvmHooks::Auto => "auto",
+            UvmHooks::Kprobe => "kprobe",
+            UvmHooks::Fentry => "fentry",
+        }
+    }
 }
 
 impl Default for Settings {
@@ -57,6 +90,7 @@ impl Default for Settings {
             map_budget_bytes: 16 << 20,
             ring_bytes: 256 << 10,
             btf: true,
+            uvm_hooks: UvmHooks::Auto,
         }
     }
 }

@@ -33,6 +33,13 @@ impl Refusal {
         Refusal::new(reason, e.remedy_text().map(str::to_owned))
     }
 
+    /// Of fentry or fexit.
+    pub(super) fn direct(root: &Path, e: &Error) -> Refusal {
+        let source = std::error::Error::source(e).and_then(|s| s.downcast_ref::<std::io::Error>());
+        let errno = source.and_then(std::io::Error::raw_os_error);
+        Refusal { remedy: remedy(root, errno), ..Refusal::of(e) }
+    }
+
     pub(super) fn program(root: &Path, hook: &Hook, e: &ProgramError) -> Refusal {
         if let (Some(function), ProgramError::SyscallError(s)) = (hook.function(), e) {
             match s.io_error.raw_os_error() {

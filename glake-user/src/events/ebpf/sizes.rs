@@ -136,7 +136,7 @@ impl Sizes {
     }
 
     /// Each map and its entries.
-    pub fn entries(&self) -> [(&'static str, u32, u64); 28] {
+    pub fn entries(&self) -> [(&'static str, u32, u64); 29] {
         let devices = self.device_sets * table::WAYS as u32;
         let nvme_cells = self.nvme_sets * table::WAYS as u32;
         let named = self.named_sets * table::WAYS as u32;
@@ -170,6 +170,7 @@ impl Sizes {
             ("UVM_GPUS", gpus, size_of::<uvm::GpuInfo>() as u64),
             ("UVM_GPU_CELLS", gpus * self.shards, size_of::<uvm::GpuCounters>() as u64),
             ("UVM_RUNS", runs, size_of::<uvm::Run>() as u64 + 8 + HASH_OVERHEAD),
+            ("UVM_EVICTING", throttles, 1 + 8 + HASH_OVERHEAD),
             ("UVM_THROTTLES", throttles, size_of::<uvm::ThrottleKey>() as u64 + 8 + HASH_OVERHEAD),
             ("IOMMU", self.shards, size_of::<stat::iommu::Counters>() as u64),
             ("STATS", self.shards, size_of::<stat::Stats>() as u64),

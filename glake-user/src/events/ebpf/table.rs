@@ -5,6 +5,8 @@ mod host;
 mod nvme;
 mod uvm;
 
+pub use crate::sys::tracing::At;
+
 /// A group of probes that is loaded at once, with maps of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
@@ -102,6 +104,15 @@ pub enum Hook {
         /// The function.
         function: &'static str,
     },
+    /// The entry or the return of a module's function, called by the function itself (fentry, fexit). Needs the module's BTF.
+    Direct {
+        /// The program.
+        program: &'static str,
+        /// The function.
+        function: &'static str,
+        /// Which of the two.
+        at: At,
+    },
 }
 
 impl Hook {
@@ -112,21 +123,29 @@ impl Hook {
             | Hook::Raw { program, .. }
             | Hook::Classic { program, .. }
             | Hook::Function { program, .. }
-            | Hook::Return { program, .. } => program,
+            | Hook::Return { program, .. }
+            | Hook::Direct { program, .. } => program,
         }
     }
 
     /// The kernel function whose entry or return it is.
     pub fn function(&self) -> Option<&'static str> {
         match self {
-            Hook::Function { function, .. } | Hook::Return { function, .. } => Some(function),
+            Hook::Function { function, .. }
+            | Hook::Return { function, .. }
+            | Hook::Direct { function, .. } => Some(function),
             Hook::Btf { .. } | Hook::Raw { .. } | Hook::Classic { .. } => None,
         }
     }
 
     /// Whether it is a probe on a function, which needs neither tracefs nor types.
     pub fn probes_function(&self) -> bool {
-        matches!(self, Hook::Function { .. } | Hook::Return { .. })
+        matches!(self, Hook::Function { .. } | Hook::Return { .. } | Hook::Direct { .. })
+    }
+
+    /// Whether the function itself calls the program.
+    pub fn is_direct(&self) -> bool {
+        matches!(self, Hook::Direct { .. })
     }
 
     /// The hook in the kernel's words.
@@ -138,6 +157,8 @@ impl Hook {
             Hook::Classic { category, event, .. } => format!("{category}:{event} (trace point)"),
             Hook::Function { function, .. } => format!("{function} (kprobe)"),
             Hook::Return { function, .. } => format!("{function} (kretprobe)"),
+            Hook::Direct { function, at: At::Entry, .. } => format!("{function} (fentry)"),
+            Hook::Direct { function, at: At::Exit, .. } => format!("{function} (fexit)"),
         }
     }
 }

@@ -2,20 +2,25 @@
 //! when what they read is not what this driver's structures can hold.
 
 use super::{
-    Settings,
-    attach::{Kernel, Refusal, Ways, has_object},
+    Settings, UvmHooks,
+    attach::{Kernel, ModuleTypes, Placed, Refusal, Ways, has_object},
     cgroups::Cgroups,
     group::Unit,
     sizes::Host,
     table::Group,
-    uvm::{Module, On, Uvms},
+    uvm::{Module, On, Uvms, holders},
 };
-use crate::events::{
-    event::What,
-    sample::{ProbeState, Uvm, UvmGpu, add_row},
-    uvm::entry::FatalReason,
+use crate::{
+    error::Kind,
+    events::{
+        event::What,
+        sample::{ProbeState, Uvm, UvmGpu, add_row},
+        uvm::entry::FatalReason,
+    },
+    sys::tracing::module_btf,
 };
 use glake_common::{record::Record, stat};
+use std::{path::Path, sync::Arc};
 
 /// Of so many events understood, one that is not means that the structures have another layout.
 const TRUST: u64 = 1000;
@@ -32,6 +37,37 @@ pub(crate) struct UvmUnit {
     serials: u64,
     drops: [u64; stat::DROPS.len()],
     distrusted: bool,
+    idle: Idle,
+    /// The module's types, looked up once in its life: that takes CAP_SYS_ADMIN, which the agent drops after its start.
+    types: Option<ModuleTypes>,
+}
+
+/// Looks without any address space after which fentry lets go.
+const QUIET: u32 = 2;
+
+/// Whether fentry has let go of the module, or soon will.
+#[derive(Debug, Default)]
+struct Idle {
+    /// It has, and waits for a process.
+    waits: bool,
+    /// Address spaces that had begun at the last look: one that came and went since was use too.
+    began: u64,
+    /// Looks in a row that found no address space.
+    quiet: u32,
+    /// Somebody holds the module without using it, who may do so for ever: letting go again would not help.
+    held_by_other: bool,
+}
+
+impl Idle {
+    /// Whether to let go: `in_use`, whether a process has an address space.
+    fn is_over(&mut self, in_use: bool) -> bool {
+        if in_use {
+            (self.quiet, self.held_by_other) = (0, false);
+            return false;
+        }
+        self.quiet += 1;
+        self.quiet >= QUIET && !self.held_by_other
+    }
 }
 
 impl UvmUnit {
@@ -50,10 +86,15 @@ impl UvmUnit {
         cgroups: &mut Cgroups,
     ) -> Option<String> {
         let now = Module::loaded(kernel.root());
+        if now.is_some() && now == self.module {
+            return self.look_for_users(unit, kernel, settings, host, cgroups);
+        }
         let first = self.module.is_none() && now.is_none();
-        if now == self.module && !(first && unit.probes.iter().all(|p| p.why.is_none())) {
+        // Nothing was there and nothing is, and that was said.
+        if first && unit.probes.iter().any(|p| p.why.is_some()) {
             return None;
         }
+        (self.idle, self.types) = (Idle::default(), None);
         let went = self.module.take().map(|_| self.let_go(unit, cgroups));
         self.module = now;
         if now.is_none() || !has_object() {
@@ -70,6 +111,44 @@ impl UvmUnit {
             let again = if went.is_some() { "was loaded anew" } else { "was loaded" };
             format!("attached: nvidia_uvm {again}; what it did before, {{}} s at most, is not counted")
         })
+    }
+
+    /// Lets go of a module that nobody uses if we are what keeps it from being unloaded, and attaches again when somebody does.
+    fn look_for_users(
+        &mut self,
+        unit: &mut Unit,
+        kernel: &mut Kernel,
+        settings: &Settings,
+        host: Host,
+        cgroups: &mut Cgroups,
+    ) -> Option<String> {
+        if self.idle.waits {
+            if holders(kernel.root()) == Some(0) {
+                return None;
+            }
+            self.idle = Idle { held_by_other: true, ..Idle::default() };
+            self.attach(unit, kernel, settings, host);
+            return self.is_on().then(|| {
+                "attached: a process has opened nvidia_uvm; what it did before, {} s at most, is not counted"
+                    .to_owned()
+            });
+        }
+        let maps = self.maps.as_ref()?;
+        let holds = unit.probes.iter().any(Placed::holds_module);
+        // A kernel that does not tell who holds a module cannot unload one either.
+        let began = unit.stat(stat::UVM_SERIALS);
+        let came = std::mem::replace(&mut self.idle.began, began) != began;
+        let in_use = came || maps.in_use();
+        if !holds || holders(kernel.root()).is_none() || !self.idle.is_over(in_use) {
+            return None;
+        }
+        self.let_go(unit, cgroups);
+        self.idle.waits = true;
+        let why = "let go until a process opens nvidia_uvm: fentry would keep the module from being unloaded";
+        for probe in &mut unit.probes {
+            probe.off(ProbeState::Off, Refusal::absent(why.to_owned()));
+        }
+        Some("detached: no process uses nvidia_uvm, and fentry would keep it from being unloaded".to_owned())
     }
 
     fn attach(&mut self, unit: &mut Unit, kernel: &mut Kernel, settings: &Settings, host: Host) {
@@ -90,10 +169,16 @@ impl UvmUnit {
                 return;
             }
         }
-        unit.arrange(kernel, settings, Ways::Any, &[]);
-        let from = kernel.uvm_layout().map(|l| format!("; {}, driver {}", l.from, l.version));
-        for probe in unit.probes.iter_mut().filter(|p| p.is_on()) {
-            probe.how.push_str(from.as_deref().unwrap_or_default());
+        if let Some(armed) = &mut unit.armed {
+            armed.loaded.set_types(self.types.get_or_insert_with(|| types(kernel.root())).clone());
+        }
+        unit.arrange(kernel, settings, ways(settings.uvm_hooks), &[]);
+        if let Some(layout) = kernel.uvm_layout() {
+            let has_types = layout.functions.is_some();
+            for probe in unit.probes.iter_mut().filter(|p| p.is_on()) {
+                let why = why(settings.uvm_hooks, probe.holds_module(), has_types);
+                probe.how.push_str(&format!("{why}; {}, driver {}", layout.from, layout.version));
+            }
         }
         if !unit.is_on("uvm_faults") {
             return;
@@ -188,6 +273,32 @@ impl UvmUnit {
     }
 }
 
+fn types(root: &Path) -> ModuleTypes {
+    let remedy = "needs CAP_SYS_ADMIN, which the agent drops after its start: restart the agent";
+    module_btf("nvidia_uvm").map(Arc::new).map_err(|e| match e.kind() {
+        Kind::Denied => Refusal::of(&e.remedy(remedy)),
+        _ => Refusal::direct(root, &e),
+    })
+}
+
+/// Why a probe is where it is, unless its line says so already: that the other way was refused.
+fn why(hooks: UvmHooks, direct: bool, has_types: bool) -> &'static str {
+    match (hooks, direct) {
+        (UvmHooks::Fentry, true) | (UvmHooks::Kprobe, false) => ", as uvm_hooks says",
+        (UvmHooks::Auto, false) if has_types => ", not fentry: it would hold the module",
+        (UvmHooks::Auto, false) => ", not fentry: the module has no BTF",
+        _ => "",
+    }
+}
+
+pub(super) fn ways(hooks: UvmHooks) -> Ways {
+    match hooks {
+        UvmHooks::Auto => Ways::Any,
+        UvmHooks::Kprobe => Ways::NotDirect,
+        UvmHooks::Fentry => Ways::DirectFirst,
+    }
+}
+
 fn on(unit: &Unit) -> On {
     let is = |name: &str| unit.is_on(name);
     On {
@@ -230,6 +341,21 @@ fn merge(into: &mut Vec<UvmGpu>, more: Vec<UvmGpu>) {
 mod tests {
     use super::*;
     use crate::events::sample::Histogram;
+
+    #[test]
+    fn fentry_lets_go_after_two_looks_without_an_address_space() {
+        let mut idle = Idle::default();
+        let looks = [false, true, false, false, false].map(|in_use| idle.is_over(in_use));
+        assert_eq!(looks, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn it_stays_while_somebody_holds_the_module_without_using_it() {
+        let mut idle = Idle { held_by_other: true, ..Idle::default() };
+        assert!((0..9).all(|_| !idle.is_over(false)), "it would only come back at once");
+        let after_a_job = [true, false, false].map(|in_use| idle.is_over(in_use));
+        assert_eq!(after_a_job, [false, false, true]);
+    }
 
     fn gpu(uuid: Option<&str>, replays: u64, batches: &[u64]) -> UvmGpu {
         UvmGpu {

@@ -28,6 +28,8 @@ pub struct Ledger {
     told: BTreeMap<&'static str, BTreeMap<Labels, u64>>,
     refused: u64,
     xid_lasts: BTreeMap<(String, u32), u64>,
+    /// UVM evictions of each GPU (by UUID) less those that a workload has lost.
+    pub(super) evictions_owed: BTreeMap<Option<String>, i64>,
 }
 
 /// A histogram of sizes: counts by power of two, and the sum of the sizes.

@@ -173,8 +173,9 @@ families! {
         "Managed memory moved by the driver. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz), or nothing moved";
     /// Evictions.
-    UVM_EVICTIONS = "glake_uvm_evictions_total", Counter, "", &["UUID", "pci_bus_id"], &[], 16,
-        "Root chunks (2 MiB) of managed memory pushed out of GPU memory because it was short.",
+    UVM_EVICTIONS = "glake_uvm_evictions_total", Counter, "",
+        &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id"], &[], 64,
+        "Root chunks (2 MiB) of managed memory pushed out of GPU memory because it was short, by the workload that lost them. A chunk whose pages need not move is nobody's: other.",
         "the UVM probes are not attached (see /healthz)";
     /// Thrashing.
     UVM_THRASHING = "glake_uvm_thrashing_events_total", Counter, "", &WORKLOAD, &[], 32,

@@ -36,7 +36,7 @@ pub(super) fn paging(n: u64) -> Uvm {
             batches: Some(batches),
             batched_faults: Some(25 * n),
             replays: Some(4 * n),
-            evictions: Some(n),
+            evictions: Some(2 * n),
         }],
         spaces: vec![UvmSpace {
             serial: 7,
@@ -48,6 +48,7 @@ pub(super) fn paging(n: u64) -> Uvm {
             gpu_faults: UvmAccess { read: 20 * n, write: 5 * n, ..UvmAccess::default() },
             thrashing: Some(n),
             throttled_ns: Some(SECOND * n / 2),
+            evictions: Some(n),
             fatal: Some(vec![("invalid_address".into(), n)]),
             moved: vec![moved("on_demand", "to_gpu", 4096 * n), moved("eviction", "to_cpu", 8192 * n)],
             ..UvmSpace::default()
@@ -81,7 +82,6 @@ fn paging_is_told_by_gpu_and_by_workload() {
     let text = body(&one, vec![Some(paging(1)), Some(paging(3))]);
     let of = |series: &str| value(&text, series);
     assert_eq!(of(&format!("glake_uvm_fault_replays_total{{{GPU}}}")), Some(12.0), "{text}");
-    assert_eq!(of(&format!("glake_uvm_evictions_total{{{GPU}}}")), Some(3.0));
     assert_eq!(of(&format!("glake_uvm_throttled_seconds_total{{{GPU}}}")), Some(1.5));
     assert_eq!(of(&format!("glake_uvm_fatal_faults_total{{{GPU},reason=\"invalid_address\"}}")), Some(3.0));
     assert_eq!(of(&format!("glake_uvm_fault_service_duration_seconds_count{{{GPU}}}")), Some(3.0));
@@ -94,6 +94,38 @@ fn paging_is_told_by_gpu_and_by_workload() {
     );
     assert_eq!(of(&other), Some(8192.0), "{text}");
     assert_eq!(of(&format!("glake_uvm_gpu_page_faults_total{{{train},{GPU},access=\"read\"}}")), Some(40.0));
+}
+
+#[test]
+fn an_eviction_is_booked_to_the_workload_that_lost_the_chunk_and_the_sum_is_the_gpu_s() {
+    let one = host(&[("GPU-5c1e", "0000:3b:00.0")]);
+    let of = |text: &str, who: &str| value(text, &format!("glake_uvm_evictions_total{{{who},{GPU}}}"));
+    let (train, other) = (r#"workload_kind="systemd",workload="train.service""#, r#"workload_kind="other""#);
+    let text = body(&one, vec![Some(Uvm::default())]);
+    assert_eq!((of(&text, train), of(&text, other)), (None, Some(0.0)), "from the start, at 0:\n{text}");
+    // Each reading has as many chunks that nobody lost as chunks of train; train has its name from the second on.
+    let text = body(&one, vec![Some(paging(1)), Some(paging(3))]);
+    assert_eq!(
+        (of(&text, train), of(&text, other)),
+        (Some(2.0), Some(2.0)),
+        "those of now may get an owner yet"
+    );
+    let text = body(&one, vec![Some(paging(1)), Some(paging(3)), Some(paging(3))]);
+    assert_eq!((of(&text, train), of(&text, other)), (Some(2.0), Some(4.0)), "2 + 4 = 6 of the GPU");
+}
+
+#[test]
+fn a_chunk_whose_owner_comes_a_reading_later_is_booked_once() {
+    let one = host(&[("GPU-5c1e", "0000:3b:00.0")]);
+    let mut early = paging(1);
+    early.spaces[0].evictions = Some(0);
+    let mut late = paging(1);
+    late.gpus[0].evictions = Some(2);
+    late.spaces[0].evictions = Some(2);
+    let text = body(&one, vec![Some(early), Some(late.clone()), Some(late)]);
+    let all = text.lines().filter(|l| l.starts_with("glake_uvm_evictions_total{"));
+    let sum: f64 = all.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum();
+    assert_eq!(sum, 2.0, "{text}");
 }
 
 #[test]

@@ -23,6 +23,9 @@ struct Work {
     gpu_faults: Both,
     cpu_faults: Both,
     moved: Both,
+    evicted: Both,
+    /// `None`: not watched.
+    thrashing: Option<Both>,
     commands: Vec<String>,
 }
 
@@ -115,6 +118,12 @@ fn take_work(work: &mut Work, total: &UvmSpace, growth: &UvmSpace) {
     plus(&mut work.cpu_faults, total.cpu_faults.iter().sum(), growth.cpu_faults.iter().sum());
     for (total, growth) in total.moved.iter().zip(&growth.moved) {
         plus(&mut work.moved, total.bytes, growth.bytes);
+        if total.cause == "eviction" {
+            plus(&mut work.evicted, total.bytes, growth.bytes);
+        }
+    }
+    if let (Some(total), Some(growth)) = (total.thrashing, growth.thrashing) {
+        plus(work.thrashing.get_or_insert_default(), total, growth);
     }
     const COMMANDS: usize = 4;
     if !total.comm.is_empty() && !work.commands.contains(&total.comm) && work.commands.len() < COMMANDS {
@@ -136,6 +145,8 @@ fn sorted(workloads: BTreeMap<String, Work>, seconds: Option<f64>) -> Vec<UvmWor
             gpu_faults: of(work.gpu_faults),
             cpu_faults: of(work.cpu_faults),
             moved_bytes: of(work.moved),
+            evicted_bytes: of(work.evicted),
+            thrashing: work.thrashing.map(of),
         })
         .collect()
 }

@@ -3,7 +3,13 @@
 
 use crate::{
     error::{Error, Kind, Result},
-    events::uvm::release::{self, Version},
+    events::{
+        ebpf::{
+            direct::Functions,
+            table::{self, Hook},
+        },
+        uvm::release::{self, Version},
+    },
     sys::btf::Btf,
 };
 use glake_common::{
@@ -23,6 +29,8 @@ pub(crate) struct Layout {
     pub(crate) from: String,
     /// The driver, as it calls itself.
     pub(crate) version: String,
+    /// The numbers of the functions that are probed. `None`: the module has no BTF.
+    pub(crate) functions: Option<Functions>,
 }
 
 /// Structure and path of each word in BTF. Names are the same in every release from 535 to 595.
@@ -53,19 +61,31 @@ impl Layout {
     /// `Missing` when it is not loaded; `Unsupported` for a release whose structures are not known.
     pub(crate) fn read(root: &Path) -> Result<Layout> {
         let version = release::loaded(root)?;
-        let known = table(&version)?;
+        let known = known(&version)?;
         let mut types = Btf::read(root)?;
         let lock = types.member("rw_semaphore", "").ok_or_else(|| {
             Error::new(Kind::Unsupported, "the kernel's BTF does not have the size of a rw_semaphore")
         })?;
         let text = version.to_string();
         if types.add_module(root, "nvidia_uvm").is_ok() {
-            return Ok(Layout { words: from_btf(&types, known), from: "module BTF".into(), version: text });
+            return Ok(Layout {
+                words: from_btf(&types, known),
+                from: "module BTF".into(),
+                version: text,
+                functions: Some(functions(&types)),
+            });
         }
         let mut words = known;
         words[EVENTS_SPACE] = lock + CALLBACKS;
-        Ok(Layout { words, from: format!("table, driver {}", version.branch), version: text })
+        let from = format!("table, driver {}", version.branch);
+        Ok(Layout { words, from, version: text, functions: None })
     }
+}
+
+/// Those that a function of the module may call itself.
+fn functions(types: &Btf) -> Functions {
+    let direct = table::probes().flat_map(|e| e.hooks).filter(|h| h.is_direct());
+    direct.filter_map(Hook::function).filter_map(|name| Some((name, types.function(name)?))).collect()
 }
 
 /// What BTF tells, and the table's word where it does not: bit fields need care, and the batch is always the same.
@@ -86,7 +106,7 @@ fn from_btf(btf: &Btf, table: Words) -> Words {
 /// The offsets of a release. Read from NVIDIA's open kernel modules: `uvm_perf_events.h` has four layouts over all tags
 /// from 535.43.02 to 595.45.04 (new ones came with 550.40.07, 565.57.01 and 580.65.06), the fault entry two (560). Where
 /// structures depend on the kernel's configuration the word is [`NONE`], or is worked out by [`Layout::read`].
-fn table(version: &Version) -> Result<Words> {
+fn known(version: &Version) -> Result<Words> {
     let branch = version.branch;
     if !matches!(branch, 535 | 545 | 550 | 555 | 560 | 565 | 570 | 575 | 580 | 590 | 595) {
         return Err(Error::new(
@@ -132,7 +152,7 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> Words {
-        table(&Version::parse(text).expect("a version")).expect("known")
+        known(&Version::parse(text).expect("a version")).expect("known")
     }
 
     /// What pahole printed for nvidia_uvm 580.159.04 as it is loaded on an H200 machine, and for 550.163.01 in the lab.
@@ -185,7 +205,7 @@ mod tests {
     #[test]
     fn an_unknown_release_is_refused_by_name() {
         for text in ["470.10.01", "540.10", "600.10.01", "620.05"] {
-            let error = table(&Version::parse(text).expect("a version")).expect_err("unknown");
+            let error = known(&Version::parse(text).expect("a version")).expect_err("unknown");
             assert_eq!(error.kind(), Kind::Unsupported);
             assert!(error.to_string().contains(text) && error.remedy_text().is_some(), "{error}");
         }

@@ -1,8 +1,8 @@
-//! UVM page faults and page migrations of all processes, from kprobes on NVIDIA's nvidia-uvm module.
+//! UVM page faults and page migrations of all processes, from probes on the functions of NVIDIA's nvidia-uvm module.
 
 pub(crate) mod layout;
 mod module;
 mod read;
 
-pub(crate) use module::Module;
+pub(crate) use module::{Module, holders};
 pub(crate) use read::{On, Uvms};

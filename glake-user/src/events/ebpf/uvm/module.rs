@@ -27,6 +27,11 @@ impl Module {
     }
 }
 
+/// How many open files, modules and programs hold nvidia-uvm. `None`: the kernel does not tell.
+pub(crate) fn holders(root: &Path) -> Option<u64> {
+    std::fs::read_to_string(root.join("sys/module/nvidia_uvm/refcnt")).ok()?.trim().parse().ok()
+}
+
 fn major(devices: &str) -> Option<u32> {
     let line = |l: &str| l.trim().strip_suffix(" nvidia-uvm").and_then(|n| n.trim().parse().ok());
     devices.lines().find_map(line)

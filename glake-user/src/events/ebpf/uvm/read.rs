@@ -106,6 +106,11 @@ impl Uvms {
         self.by_processor.get(&processor).cloned()
     }
 
+    /// Whether a process has an address space now, as far as may be asked.
+    pub(crate) fn in_use(&self) -> bool {
+        self.spaces.keys().next().is_some()
+    }
+
     /// Everything counted so far.
     pub(crate) fn read(&mut self, on: On, cgroups: &mut Cgroups) -> Uvm {
         let gpus = self.gpus(on);
@@ -274,6 +279,7 @@ fn space(counts: &[u64; word::COUNT], on: On, processor: u32) -> UvmSpace {
         cpu_faults: [counts[word::CPU_FAULTS], counts[word::CPU_FAULTS + 1]],
         thrashing: on.thrashing.then(|| counts[word::THRASHING]),
         throttled_ns: on.throttling.then(|| counts[word::THROTTLED_NS]),
+        evictions: (on.evictions && on.notify).then(|| counts[word::EVICTIONS]),
         fatal: on
             .fatal
             .then(|| fatal.into_iter().filter(|(_, n)| *n > 0).map(|(r, n)| (r.to_owned(), n)).collect()),
@@ -292,24 +298,32 @@ mod tests {
         for (i, n) in counts.iter_mut().enumerate() {
             *n = 1000 + i as u64;
         }
-        let on = On { thrashing: true, throttling: true, fatal: true, ..On::default() };
+        let on = On {
+            notify: true,
+            thrashing: true,
+            throttling: true,
+            fatal: true,
+            evictions: true,
+            ..On::default()
+        };
         let s = space(&counts, on, 3);
         let access = UvmAccess { prefetch: 1000, read: 1001, write: 1002, atomic: 1003 };
         assert_eq!((s.gpu_faults, s.cpu_faults, s.duplicates), (access, [1004, 1005], 1006));
         assert_eq!((s.thrashing, s.throttled_ns), (Some(1007), Some(1009)));
+        assert_eq!(s.evictions, Some(1018));
         assert_eq!(s.moved.len(), CAUSES * WAYS);
         let of = |cause: &str, way: &str| {
             let found = s.moved.iter().find(|m| m.cause == cause && m.direction == way);
             found.map(|m| (m.count, m.bytes))
         };
-        assert_eq!(of("on_demand", "to_gpu"), Some((1018, 1019)));
-        assert_eq!(of("access_counters", "host"), Some((1056, 1057)));
+        assert_eq!(of("on_demand", "to_gpu"), Some((1019, 1020)));
+        assert_eq!(of("access_counters", "host"), Some((1057, 1058)));
     }
 
     #[test]
     fn what_is_not_watched_is_unknown_and_not_zero() {
         let s = space(&[0; word::COUNT], On::default(), 1);
-        assert_eq!((s.thrashing, s.throttled_ns, s.fatal), (None, None, None));
+        assert_eq!((s.thrashing, s.throttled_ns, s.evictions, s.fatal), (None, None, None, None));
         assert!(s.moved.is_empty());
     }
 

@@ -9,7 +9,7 @@ use super::super::{
 };
 use super::xid::identity;
 use crate::{
-    events::sample::{Histogram, Sample, UvmGpu, UvmSpace},
+    events::sample::{Histogram, Sample, Uvm, UvmGpu, UvmSpace},
     host::inventory::Inventory,
     telemetry::model::{IsWorkload, workload_at},
 };
@@ -27,8 +27,9 @@ pub(super) fn book(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
             ledger.observe(&UVM_SERVICE, labels.clone(), &Histogram::default());
         }
         ledger.count(&UVM_REPLAYS, labels.clone(), 0);
-        ledger.count(&UVM_EVICTIONS, labels, 0);
+        ledger.workloads.book(&IsWorkload::Unknown, (&UVM_EVICTIONS, labels), 0, 0);
     }
+    evictions(ledger, uvm, host);
     for space in &uvm.spaces {
         let who = workload_at(space.cgroup_path.as_deref(), space.tgid.is_some(), host);
         of_space(ledger, space, &who, host);
@@ -54,11 +55,40 @@ fn of_gpu(ledger: &mut Ledger, gpu: &UvmGpu, labels: Labels) {
         ledger.sizes(&UVM_BATCH_SIZE, labels.clone(), batches, faults);
     }
     if let Some(replays) = gpu.replays {
-        ledger.count(&UVM_REPLAYS, labels.clone(), replays);
+        ledger.count(&UVM_REPLAYS, labels, replays);
     }
-    if let Some(evictions) = gpu.evictions {
-        ledger.count(&UVM_EVICTIONS, labels, evictions);
+}
+
+/// Evictions by the workload that lost the chunk. The driver counts a chunk when it begins to push it out and names its owner with
+/// its first page that moves, so a reading may fall between the two: only what has no owner one reading later is nobody's.
+fn evictions(ledger: &mut Ledger, uvm: &Uvm, host: &Inventory) {
+    const CHUNK: u64 = 2 << 20;
+    let before = std::mem::take(&mut ledger.evictions_owed);
+    let mut owed = before.clone();
+    for gpu in &uvm.gpus {
+        *owed.entry(gpu.uuid.clone()).or_default() += signed(gpu.evictions.unwrap_or(0));
     }
+    for space in &uvm.spaces {
+        let Some(n) = space.evictions.filter(|n| *n > 0) else { continue };
+        // Without BTF the driver's structures do not tell which GPU a chunk is of.
+        let told = uvm.gpus.iter().any(|g| g.uuid == space.uuid);
+        let of = if told { space.uuid.clone() } else { None };
+        *owed.entry(of).or_default() -= signed(n);
+        let who = workload_at(space.cgroup_path.as_deref(), space.tgid.is_some(), host);
+        let labels = labels_of(space.uuid.as_deref(), space.processor > 0, host);
+        ledger.workloads.book(&who, (&UVM_EVICTIONS, labels), n, n.saturating_mul(CHUNK));
+    }
+    for (uuid, owed) in &mut owed {
+        let nobodys = before.get(uuid).copied().unwrap_or(0).min(*owed).max(0);
+        *owed -= nobodys;
+        let labels = labels_of(uuid.as_deref(), false, host);
+        ledger.workloads.book(&IsWorkload::Unknown, (&UVM_EVICTIONS, labels), nobodys.unsigned_abs(), 0);
+    }
+    ledger.evictions_owed = owed;
+}
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 fn of_space(ledger: &mut Ledger, space: &UvmSpace, who: &IsWorkload, host: &Inventory) {
