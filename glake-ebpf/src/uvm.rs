@@ -7,15 +7,13 @@ use crate::{
     atomic::Word,
     context::{Kernel, now, param, shard},
     maps::{
-        Place, STATS, UVM_CELLS, UVM_EVICTING, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX, UVM_INFO,
-        UVM_RUNS, UVM_SPACES, UVM_THROTTLES, add, below, count, emit, file, place,
+        Place, STATS, UVM_CELLS, UVM_EVICTING, UVM_FREE, UVM_GPU_CELLS, UVM_GPU_KEYS, UVM_GPUS, UVM_INDEX,
+        UVM_INFO, UVM_RUNS, UVM_SPACES, UVM_THROTTLES, add, below, count, emit, file, place,
     },
 };
-use aya_ebpf::{
-    helpers::{
-        bpf_get_current_comm, bpf_get_current_pid_tgid,
-        generated::{self, bpf_get_current_cgroup_id},
-    },
+use aya_ebpf::helpers::{
+    bpf_get_current_comm, bpf_get_current_pid_tgid,
+    generated::{self, bpf_get_current_cgroup_id},
 };
 use core::ptr::null_mut;
 use glake_common::{

@@ -12,6 +12,7 @@ mod readings;
 mod uvm_fentry;
 mod uvm_probes;
 mod uvm_tools;
+mod uvm_xid;
 
 use libtest_mimic::Arguments;
 
@@ -28,6 +29,7 @@ fn main() {
             uvm_tools::tests(k),
             uvm_probes::tests(k),
             uvm_fentry::tests(k),
+            uvm_xid::tests(k),
         ])
     };
     let tests = kernels.iter().flat_map(suites).flatten();
