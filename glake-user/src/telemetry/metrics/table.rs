@@ -224,7 +224,7 @@ families! {
         "no process that can be seen runs GLake's allocator";
     /// Copies.
     COPY_BYTES = "glake_copy_bytes_total", Counter, "bytes",
-        &["UUID", "pci_bus_id", "direction", "route"], &[], 128,
+        &["UUID", "pci_bus_id", "direction", "route"], &[], 64,
         "Bytes copied between files and GPU memory by GLake's ways, in finished copies, programs that have ended since included.",
         "nothing was copied by GLake since the agent started";
     /// Time of copies.
