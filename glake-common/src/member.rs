@@ -95,4 +95,6 @@ members! {
     TASK_CGROUPS = "task_struct"."cgroups",
     /// Its cgroup of cgroup2.
     CSS_SET_CGROUP = "css_set"."dfl_cgrp",
+    /// The name of a PCI device, which is its address as text.
+    PCI_NAME = "pci_dev"."dev.kobj.name",
 }

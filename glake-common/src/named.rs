@@ -19,6 +19,8 @@ pub mod family {
     pub const SXID: u32 = 5;
     /// IOMMU faults that name their device: faults.
     pub const IOMMU_FAULT: u32 = 6;
+    /// Xid, by the driver's reporting function: reports; `value` is the code.
+    pub const XID_CALL: u32 = 7;
 }
 
 /// Who a set of counters belongs to, written once when it is taken.

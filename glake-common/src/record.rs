@@ -11,7 +11,7 @@ pub mod kind {
     pub const IO_ERROR: u32 = 1;
     /// A request was slow. a: device, b: operation, value: ns.
     pub const SLOW_IO: u32 = 2;
-    /// An Xid. b: code, name: PCI device, text: message.
+    /// An Xid. a: 1 by the driver's reporting function, which has no message yet; b: code, name: PCI device, text: message.
     pub const XID: u32 = 3;
     /// An SXid. b: code, name: PCI device, text: message.
     pub const SXID: u32 = 4;

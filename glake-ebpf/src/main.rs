@@ -149,6 +149,7 @@ macro_rules! functions {
 functions! {
     dmar_fault => iommu::dmar_fault,
     viommu_fault => iommu::dmar_fault,
+    xid_call => named::xid_call,
 }
 
 /// Functions of nvidia-uvm, with two programs each: by the first a kprobe calls, by the second (fentry) the function itself.

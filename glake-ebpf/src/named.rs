@@ -1,17 +1,23 @@
 //! Things that the kernel names by text: counted under the name; the rare ones are events too.
 
 use crate::{
-    context::{now, param, shard},
+    context::{Address, now, param, shard},
     format::{Format, offsets},
     maps::{NAMED, NAMED_COUNTERS, NAMED_KEYS, Place, add, count, emit, place},
 };
-use aya_ebpf::{helpers::generated, programs::TracePointContext};
+use aya_ebpf::{
+    helpers::generated,
+    programs::{ProbeContext, TracePointContext},
+};
 use glake_common::{
+    member,
     named::{Counters, NAME, family, key},
     param,
     record::{Record, kind},
     stat,
 };
+
+use core::ffi::c_void;
 
 offsets! { DMA_MAP_TP, DMA_MAP_SG_TP, DMA_MAP_SG_ERR_TP, SWIOTLB_TP, AER_TP, XID_TP, SXID_TP, IOMMU_FAULT_TP }
 
@@ -26,6 +32,18 @@ impl Name {
         let mut name = Name([0; NAME / 8]);
         // What follows the end of the string must be 0, which it is: the kernel writes no further.
         entry.text::<NAME>(field, (&raw mut name).cast());
+        name
+    }
+
+    /// That of a `struct pci_dev`.
+    #[inline(always)]
+    fn of_pci(device: Address) -> Name {
+        let mut name = Name([0; NAME / 8]);
+        let from = device.follow(member::PCI_NAME);
+        // SAFETY: the destination is that long; a bad source is an error, not a fault.
+        unsafe {
+            generated::bpf_probe_read_kernel_str((&raw mut name).cast(), NAME as u32, from.0 as *const c_void);
+        }
         name
     }
 }
@@ -178,6 +196,17 @@ pub fn aer(ctx: &TracePointContext) {
 #[inline(always)]
 pub fn xid(ctx: &TracePointContext) {
     report(&Format::new(ctx, &XID_TP), family::XID, kind::XID);
+}
+
+/// `nv_report_error(pci_dev, code, format, arguments)`, which the driver calls for each Xid.
+#[inline(always)]
+pub fn xid_call(ctx: &ProbeContext) {
+    let argument = |n: usize| ctx.arg::<u64>(n).unwrap_or(0);
+    let (device, code) = (Address(argument(0)), argument(1) as u32);
+    rare(family::XID_CALL, code, Name::of_pci(device), 0, kind::XID, |record| {
+        record.a = 1;
+        record.b = code;
+    });
 }
 
 /// Fields: dev, error_code, msg.

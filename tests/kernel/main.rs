@@ -13,6 +13,7 @@ mod uvm_fentry;
 mod uvm_probes;
 mod uvm_tools;
 mod uvm_xid;
+mod xid;
 
 use libtest_mimic::Arguments;
 
@@ -30,6 +31,7 @@ fn main() {
             uvm_probes::tests(k),
             uvm_fentry::tests(k),
             uvm_xid::tests(k),
+            xid::tests(k),
         ])
     };
     let tests = kernels.iter().flat_map(suites).flatten();

@@ -1,6 +1,7 @@
 //! The driver's event queue on the real nvidia-uvm of Debian's package, without a GPU. What is expected is what the
 //! load program did, and what the driver's own test interface was asked to put into the queue.
 
+use glake::events::uvm::entry::kind;
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
@@ -19,10 +20,12 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
     vec![
         guest.test("glake uvm -- COMMAND: CPU faults and migrations are exact", |g| known(g, "command")),
         guest.test("glake uvm --pid: CPU faults and migrations are exact", |g| known(g, "pid")),
-        guest.test("events of every injected type arrive", injected),
-        guest.test("a queue too small loses a known number and says so", small),
-        guest.test("a process killed in the middle has a summary up to then", killed),
-        guest.test("nothing is left: the module can be unloaded, a command still runs", unloaded),
+        guest.test("glake uvm: injected events become numbers", injected),
+        guest.test("glake uvm: events of every type that the driver has arrive, none dropped", every),
+        guest.test("glake uvm: a queue too small loses a known number and says so", small),
+        guest.test("glake uvm: a process killed in the middle has a summary up to then", killed),
+        guest.test("glake uvm --pid on a terminal shows all so far while the process runs", live),
+        guest.test("glake uvm: nothing is left: the module can be unloaded, a command still runs", unloaded),
     ]
 }
 
@@ -57,6 +60,15 @@ fn injected(guest: &Outcome) -> Result<(), Failed> {
     equal("entries", summary["entries"].as_u64(), Some(all))
 }
 
+fn every(guest: &Outcome) -> Result<(), Failed> {
+    let summary: Value = guest.json("every")?;
+    for (name, n) in kind::NAMES {
+        equal(name, summary["entries_by_event"][name].as_u64(), Some(20 + u64::from(n)))?;
+    }
+    equal("dropped", summary["dropped"].as_u64(), Some(0))?;
+    equal("exit status", status(guest, "every")?.as_str(), "0")
+}
+
 fn small(guest: &Outcome) -> Result<(), Failed> {
     let summary: Value = guest.json("small")?;
     let (seen, dropped) = (summary["gpu_faults"].as_u64(), summary["dropped_by_event"]["gpu-fault"].as_u64());
@@ -72,6 +84,21 @@ fn killed(guest: &Outcome) -> Result<(), Failed> {
     equal("CPU faults", summary["cpu_faults"].as_u64(), Some(16))?;
     equal("ended", summary["ended"].as_bool(), Some(true))?;
     equal("exit status", status(guest, "killed")?.as_str(), "0")
+}
+
+fn live(guest: &Outcome) -> Result<(), Failed> {
+    let shown = guest.text("live.txt")?;
+    for part in [
+        "NOW   GPU faults 0 in 0 batches",
+        "the process goes on",
+        "CPU page faults           16   write 16",
+        "address heat",
+    ] {
+        if !shown.contains(part) {
+            return Err(format!("no {part:?} on the screen:\n{shown}").into());
+        }
+    }
+    Ok(())
 }
 
 fn unloaded(guest: &Outcome) -> Result<(), Failed> {

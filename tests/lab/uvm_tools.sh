@@ -25,6 +25,19 @@ echo $? >/out/pid_status.txt
 tail -1 /out/pid_lines.txt >/out/pid.json
 wait
 
+# Each type that the driver has: of type N, N and 20 events.
+echo 'sleep 1500' >/tmp/every
+n=1
+while [ $n -le 14 ]; do
+    echo "inject $n $((20 + n))" >>/tmp/every
+    n=$((n + 1))
+done
+echo 'sleep 300' >>/tmp/every
+uvmload </tmp/every >/out/every_load.txt &
+glake uvm --exact --json --quiet --pid $! >/out/every.json 2>/out/every.txt
+echo $? >/out/every_status.txt
+wait
+
 # 63 of 64 entries hold an event: one stays free.
 printf 'sleep 1500\ninject 3 20000\nsleep 300\n' >/tmp/burst
 uvmload </tmp/burst >/dev/null &
@@ -38,6 +51,14 @@ victim=$!
 (sleep 5; kill -9 $victim) &
 glake uvm --exact --json --quiet --pid $victim >/out/killed.json 2>/out/killed.txt
 echo $? >/out/killed_status.txt
+wait
+
+# On a terminal the report so far is drawn anew each interval. A virtual console is one, and what it shows can be read.
+printf 'sleep 1500\nfault 16 write\nsleep 5000\n' >/tmp/shown
+uvmload </tmp/shown >/dev/null &
+TERM=linux glake uvm --exact --pid $! >/dev/tty1 2>/dev/null &
+sleep 4
+fold -w 80 /dev/vcs1 >/out/live.txt
 wait
 
 # A queue keeps its process's memory and the module: both must be free now.

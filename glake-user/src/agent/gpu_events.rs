@@ -37,6 +37,7 @@ pub struct GpuEvents {
     root: PathBuf,
     host: Inventory,
     lost_reported: u64,
+    unlogged: u64,
 }
 
 impl GpuEvents {
@@ -80,6 +81,7 @@ impl GpuEvents {
             root: root.to_owned(),
             host: host.clone(),
             lost_reported: 0,
+            unlogged: 0,
         }
     }
 
@@ -99,7 +101,17 @@ impl GpuEvents {
         for record in &records {
             self.keep(record);
         }
+        if self.log.is_some() {
+            let complete = records.iter().filter(|r| r.closed).flat_map(|r| r.codes.values());
+            self.unlogged += complete.map(|seen| seen.exact.saturating_sub(seen.log)).sum::<u64>();
+        }
         records
+    }
+
+    /// Reports of complete records that were counted exactly and that the log, which is rate-limited, does not have. `None`: there
+    /// is no log.
+    pub fn unlogged(&self) -> Option<u64> {
+        self.log.as_ref().map(|_| self.unlogged)
     }
 
     /// What the host did in the interval that the state is about: the seconds before a later report, and before one that came in

@@ -14,6 +14,7 @@ use crate::{
         difference::Difference,
         metrics::{
             ledger::Ledger,
+            table::XID_UNLOGGED,
             tree::{Itself, tree},
         },
         state::{AgentProcess, MAX_EVENTS, State},
@@ -192,6 +193,10 @@ impl Sampler {
         events.drain(..events.len().saturating_sub(MAX_EVENTS));
         let difference = Difference::between(&self.previous, &sample);
         self.ledger.book(&difference, &self.host);
+        let unlogged = self.gpu_events.as_ref().and_then(GpuEvents::unlogged);
+        if let (Some(unlogged), Some(_)) = (unlogged, &sample.xid) {
+            self.ledger.tell(&XID_UNLOGGED, Vec::new(), unlogged);
+        }
         let mut state = State::of(&self.previous, &sample, &difference, &self.host);
         drop(difference);
         self.previous = sample;

@@ -117,6 +117,8 @@ impl GpuFaults {
 pub struct Tally {
     /// Entries counted.
     pub entries: u64,
+    /// The same by type.
+    pub by_kind: BTreeMap<u8, u64>,
     /// CPU faults by access kind.
     pub cpu_faults: BTreeMap<Access, u64>,
     /// By GPU, as the queue names it.
@@ -147,6 +149,7 @@ impl Tally {
     /// Counts one entry.
     pub fn add(&mut self, entry: &Entry) {
         self.entries += 1;
+        *self.by_kind.entry(entry.kind()).or_default() += 1;
         match *entry {
             Entry::CpuFault { access, address, .. } => {
                 *self.cpu_faults.entry(access).or_default() += 1;

@@ -27,16 +27,18 @@ const SUITE: &str = "trixie-backports";
 const PACKAGE: &str = "nvidia-open-kernel-dkms";
 
 /// Our sources, by name in the driver's tree.
-const SOURCES: [(&str, &str); 4] = [
+const SOURCES: [(&str, &str); 6] = [
     ("glake/glake.Kbuild", include_str!("../../../tests/lab/uvm/modules.Kbuild")),
     ("glake/stub.c", include_str!("../../../tests/lab/uvm/stub.c")),
     ("glake/generated.c", "// Filled in once it is known what is missing.\n"),
     ("glake/lab.c", include_str!("../../../tests/lab/uvm/lab.c")),
+    ("glake/xid.c", include_str!("../../../tests/lab/uvm/xid.c")),
+    ("glake/xid_trace.h", include_str!("../../../tests/lab/uvm/xid_trace.h")),
 ];
 /// The program that causes known counts.
 const LOAD: &str = include_str!("../../../tests/lab/uvm/uvmload.c");
 /// What the guest gets.
-const RESULTS: [&str; 4] = ["nvidia.ko", "nvidia-uvm.ko", "glake_uvm_lab.ko", "uvmload"];
+const RESULTS: [&str; 5] = ["nvidia.ko", "nvidia-uvm.ko", "glake_uvm_lab.ko", "glake_xid_lab.ko", "uvmload"];
 
 /// The modules and the load program as files for a guest: /uvm/*.ko and /bin/uvmload.
 pub(super) fn get(cache: &Path, kernel: &Kernel, driver: &str) -> Result<Vec<File>> {

@@ -12,7 +12,7 @@ use crate::error::{Error, Kind, Result};
 use crate::events::uvm::queue::DEFAULT_ENTRIES;
 use screen::Report;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Child;
@@ -177,6 +177,29 @@ fn status_of(child: &mut Child) -> Result<u8> {
 struct Sink {
     to: Box<dyn Write>,
     json: bool,
+    live: Live,
+}
+
+/// A screen that is drawn anew each interval, where there is one: a terminal, and no program of ours that writes to it too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Live {
+    Never,
+    Possible,
+    Drawn,
+}
+
+impl Live {
+    fn of(args: &Args) -> Live {
+        let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+        let plain = args.json || args.quiet || args.output.is_some() || !args.command.is_empty() || dumb;
+        if plain || !std::io::stdout().is_terminal() { Live::Never } else { Live::Possible }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.leave();
+    }
 }
 
 impl Sink {
@@ -191,7 +214,21 @@ impl Sink {
             None if !args.command.is_empty() => Box::new(std::io::stderr()),
             None => Box::new(out::stdout()),
         };
-        Ok(Sink { to, json: args.json })
+        Ok(Sink { to, json: args.json, live: Live::of(args) })
+    }
+
+    fn draw(&mut self, frame: &str) {
+        let enter = if self.live == Live::Drawn { "" } else { screen::ENTER };
+        self.live = Live::Drawn;
+        let _ = write!(self.to, "{enter}{frame}").and_then(|()| self.to.flush());
+    }
+
+    /// Gives the terminal its old content back.
+    fn leave(&mut self) {
+        if self.live == Live::Drawn {
+            let _ = write!(self.to, "{}", screen::LEAVE).and_then(|()| self.to.flush());
+        }
+        self.live = Live::Never;
     }
 
     /// Talk goes to stderr, lines go to the report. A report nobody reads any more must not end the watched program.
@@ -207,7 +244,11 @@ impl Sink {
                 say(format_args!("glake: process {pid} is not watched: {}", error.chain()));
             }
             News::Line { .. } if quiet => {}
-            News::Line { pid, at, line, dropped, on } => {
+            News::Line { line, so_far, .. } if self.live != Live::Never => {
+                let size = crossterm::terminal::size().unwrap_or((80, 24));
+                self.draw(&screen::frame(&so_far(), line, size));
+            }
+            News::Line { pid, at, line, dropped, on, .. } => {
                 let text = if self.json {
                     screen::line_json(*pid, *at, line, *dropped, *on).to_string()
                 } else {
@@ -219,6 +260,7 @@ impl Sink {
     }
 
     fn reports(&mut self, reports: &[Report]) -> Result<()> {
+        self.leave();
         for r in reports {
             let text = if self.json { format!("{}\n", screen::summary_json(r)) } else { screen::summary(r) };
             self.to.write_all(text.as_bytes()).map_err(out::failed)?;

@@ -146,6 +146,32 @@ pub(super) fn line_json(pid: i32, at: Duration, line: &Line, dropped: u64, on: O
     value
 }
 
+/// The terminal's other page, cursor hidden; and back.
+pub(super) const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+pub(super) const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+/// The live view: the newest interval, and the report so far, cut to a terminal of so many columns and rows.
+pub(super) fn frame(r: &Report, now: &Line, (columns, rows): (u16, u16)) -> String {
+    let text = format!(
+        "NOW   GPU faults {} in {} batches   CPU faults {}   Ctrl-C ends\n      to the GPU {}  back {}   on demand {}  \
+         prefetch {}  evicted {}\n{}",
+        count(now.gpu_faults),
+        count(now.batches),
+        count(now.cpu_faults),
+        bytes(now.to_gpu_bytes),
+        bytes(now.to_cpu_bytes),
+        bytes(now.on_demand_bytes),
+        bytes(now.prefetch_bytes),
+        bytes(now.eviction_bytes),
+        summary(r)
+    );
+    let cut = |line: &str| line.chars().take(usize::from(columns)).collect::<String>();
+    let lines: Vec<String> = text.lines().take(usize::from(rows.saturating_sub(1))).map(cut).collect();
+    // Each line over the old one and then the rest away: nothing flickers.
+    let end = "\x1b[K\r\n";
+    format!("\x1b[H{}{end}\x1b[J", lines.join(end))
+}
+
 /// What was and was not watched of the beginning.
 pub(super) fn blind_words(blind: &Blind) -> String {
     let ns = |d: Duration| duration_ns(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
@@ -437,7 +463,7 @@ pub(super) fn summary_json(r: &Report) -> Value {
         "events_on_seconds": r.on.map(|d| d.as_secs_f64()), "events_on_share": r.share(), "ended": r.ended, "complete": r.complete,
         "blind_seconds": r.blind.before.as_secs_f64(),
         "blind_with_uvm_open_at_most_seconds": r.blind.late_by.map(|d| d.as_secs_f64()),
-        "entries": t.entries, "dropped": r.dropped_total(),
+        "entries": t.entries, "entries_by_event": by_event(t), "dropped": r.dropped_total(),
         "dropped_by_event": r.dropped.iter().map(|(n, c)| ((*n).to_owned(), json!(c)))
             .collect::<serde_json::Map<String, Value>>(),
         "undecoded": r.undecoded,
@@ -451,9 +477,17 @@ pub(super) fn summary_json(r: &Report) -> Value {
         "moved": watched(kind::MIGRATION, json!(moved)),
         "fatal": watched(kind::FATAL, json!(fatal)),
         "thrashing": t.thrashing, "throttled": t.throttled.0, "throttled_ns": t.throttled.1,
+        "mapped_remote_bytes": watched(kind::MAP_REMOTE, json!(t.mapped_remote.bytes)),
+        "read_duplicated_bytes": watched(kind::READ_DUPLICATE, json!(t.read_duplicated.bytes)),
         "evictions": Value::Null, "service_time_ns": Value::Null,
         "hints": hints(r),
     })
+}
+
+/// Entries by the names of the masks; the driver's own tests have none.
+fn by_event(tally: &Tally) -> serde_json::Map<String, Value> {
+    let named = |n: &u8| kind::NAMES.iter().find(|(_, number)| number == n).map(|(name, _)| *name);
+    tally.by_kind.iter().filter_map(|(n, count)| Some((named(n)?.to_owned(), json!(count)))).collect()
 }
 
 fn gpu_json(named: &Named, faults: Option<&GpuFaults>) -> Value {

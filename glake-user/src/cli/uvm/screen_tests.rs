@@ -169,3 +169,19 @@ fn a_sample_says_of_how_much_and_how_to_estimate_the_whole() {
     let told = line(1, Duration::from_secs(1), &Line::default(), 0, on);
     assert!(told.contains("in 60 ms: pid 1"), "{told}");
 }
+
+#[test]
+fn the_live_view_fits_the_terminal_and_shows_the_interval_and_all_so_far() {
+    let now = Line { gpu_faults: 1234, batches: 5, eviction_bytes: 3 << 20, ..Line::default() };
+    let frame = frame(&measured(), &now, (80, 24));
+    let visible = frame.replace("\x1b[H", "").replace("\x1b[K", "").replace("\x1b[J", "");
+    let lines: Vec<&str> = visible.lines().collect();
+    assert!(lines.len() <= 23 && lines.iter().all(|l| l.chars().count() <= 80), "{visible}");
+    assert!(!visible.contains('\x1b'), "{frame:?}");
+    for part in
+        ["GPU faults 1,234 in 5 batches", "evicted 3.00 MiB", "12,699", "driver prefetch", "address heat"]
+    {
+        assert!(visible.contains(part), "no {part:?} in:\n{visible}");
+    }
+    assert_eq!(super::frame(&measured(), &now, (0, 0)).matches("\r\n").count(), 1, "no room, no panic");
+}

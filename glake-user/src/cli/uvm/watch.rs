@@ -38,7 +38,6 @@ pub(super) struct Wanted {
 }
 
 /// What the loop tells while it runs.
-#[derive(Debug)]
 pub(super) enum News<'a> {
     /// The process has not opened UVM yet.
     Waiting { pid: i32 },
@@ -47,7 +46,14 @@ pub(super) enum News<'a> {
     /// Something could not be watched.
     Refused { pid: i32, error: &'a Error },
     /// One interval of one process. `on`: events were on for so much of it; `None`: all the time.
-    Line { pid: i32, at: Duration, line: Line, dropped: u64, on: Option<Duration> },
+    Line {
+        pid: i32,
+        at: Duration,
+        line: Line,
+        dropped: u64,
+        on: Option<Duration>,
+        so_far: &'a dyn Fn() -> Report,
+    },
 }
 
 /// Why the loop ended.
@@ -131,6 +137,22 @@ struct Attached {
 }
 
 impl Attached {
+    /// What is known by now.
+    fn so_far(&self) -> Report {
+        let mut report = self.report.clone();
+        report.gpus = names(&self.queue);
+        report.dropped = kind::NAMES
+            .iter()
+            .map(|(name, n)| (*name, self.queue.dropped()[usize::from(*n)]))
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        report.undecoded = self.queue.undecoded();
+        report.watched = self.since.elapsed();
+        report.on = self.windows.sampled().then(|| self.windows.watched(report.watched));
+        report.tally = self.tally.clone();
+        report
+    }
+
     /// Opens or closes a window, if it is time.
     fn turn(&mut self, mask: u64) {
         let Some(turn) = self.windows.turn(self.since.elapsed()) else { return };
@@ -341,7 +363,8 @@ impl<'a> Watch<'a> {
             let watched = a.windows.watched(a.since.elapsed());
             let on = a.windows.sampled().then(|| watched.saturating_sub(a.told));
             a.told = watched;
-            tell(News::Line { pid: a.target.pid(), at, line, dropped, on });
+            let a = &*a;
+            tell(News::Line { pid: a.target.pid(), at, line, dropped, on, so_far: &|| a.so_far() });
         }
     }
 }
@@ -354,18 +377,8 @@ fn finish(mut a: Attached, ended: bool) -> Report {
     let off = a.queue.disable(a.report.mask).is_ok();
     a.queue.drain(|entry| a.tally.add(&entry));
     a.report.complete &= flushed && off;
-    a.report.gpus = names(&a.queue);
-    a.report.dropped = kind::NAMES
-        .iter()
-        .map(|(name, n)| (*name, a.queue.dropped()[usize::from(*n)]))
-        .filter(|(_, n)| *n > 0)
-        .collect();
-    a.report.undecoded = a.queue.undecoded();
-    a.report.watched = a.since.elapsed();
-    a.report.on = a.windows.sampled().then(|| a.windows.watched(a.report.watched));
     a.report.ended = ended;
-    a.report.tally = a.tally;
-    a.report
+    a.so_far()
 }
 
 fn names(queue: &Queue) -> Vec<Named> {

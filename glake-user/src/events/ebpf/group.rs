@@ -5,7 +5,7 @@ use super::{
     attach::{Kernel, Loaded, Placed, Refusal, Ways, has_module},
     record,
     sizes::{Host, Sizes},
-    table::{self, Group, Hook},
+    table::{self, Entry, Group, Hook},
     uvm::Module,
 };
 use crate::{
@@ -42,13 +42,14 @@ impl Unit {
         let made = Unit::make(self.group, kernel, host, settings, stamped);
         match made {
             Ok(armed) => self.armed = Some(armed),
-            Err(e) => {
-                let why = Refusal::of(&e);
-                for probe in &mut self.probes {
-                    probe.off(ProbeState::Failed, why.clone());
-                }
-            }
+            Err(e) => self.fail(&e),
         }
+    }
+
+    /// None of the probes can be on.
+    pub(crate) fn fail(&mut self, e: &Error) {
+        let why = Refusal::of(e);
+        self.probes.iter_mut().for_each(|p| p.off(ProbeState::Failed, why.clone()));
     }
 
     fn make(group: Group, kernel: &Kernel, host: Host, settings: &Settings, stamped: bool) -> Result<Armed> {
@@ -145,18 +146,27 @@ impl Unit {
     }
 }
 
-/// Whether the hooks of a module's group are there now.
+/// Whether trace points of a module's group are there now; of nvidia-uvm, whether it is loaded.
 pub(crate) fn present(root: &Path, group: Group) -> bool {
     if group == Group::Uvm {
         return Module::loaded(root).is_some();
     }
+    any_present(root, table::probes().filter(|e| e.group == group))
+}
+
+/// Whether a trace point that a probe waits for has come.
+pub(crate) fn has_come(root: &Path, unit: &Unit) -> bool {
+    let waits = |p: &&Placed| !p.is_on() && p.why.as_ref().is_some_and(|w| w.module_missing);
+    let mut waiting = unit.probes.iter().filter(waits).map(|p| p.entry).peekable();
+    waiting.peek().is_some() && any_present(root, waiting)
+}
+
+fn any_present(root: &Path, mut entries: impl Iterator<Item = &'static Entry>) -> bool {
     let tracefs = crate::sys::tracefs::Tracefs::find(root).ok();
-    let of_group = table::probes().filter(|e| e.group == group);
-    of_group.filter_map(|e| e.module.map(|module| (module, e.hooks))).any(|(module, hooks)| {
-        hooks.iter().any(|hook| match hook {
-            Hook::Classic { category, event, .. } => tracefs.as_ref().is_some_and(|t| t.has(category, event)),
-            Hook::Raw { .. } => has_module(root, module),
-            Hook::Btf { .. } | Hook::Function { .. } | Hook::Return { .. } | Hook::Direct { .. } => false,
-        })
-    })
+    let there = |module: &str, hook: &Hook| match hook {
+        Hook::Classic { category, event, .. } => tracefs.as_ref().is_some_and(|t| t.has(category, event)),
+        Hook::Raw { .. } => has_module(root, module),
+        Hook::Btf { .. } | Hook::Function { .. } | Hook::Return { .. } | Hook::Direct { .. } => false,
+    };
+    entries.any(|e| e.module.is_some_and(|module| e.hooks.iter().any(|hook| there(module, hook))))
 }

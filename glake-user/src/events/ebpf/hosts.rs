@@ -136,12 +136,13 @@ pub(crate) fn xid(counts: &[Count], now: Stamp) -> Vec<XidCount> {
             pci: c.name.clone(),
             nvswitch: c.family == family::SXID,
             code: c.value,
-            source: "tracepoint".to_owned(),
+            source: if c.family == family::XID_CALL { "kprobe" } else { "tracepoint" }.to_owned(),
             count: c.counts[0],
             last: Stamp { monotonic_ns: c.last_ns, realtime_ns: now.realtime_ns.saturating_sub(ago) },
         }
     };
-    of(counts, family::XID).chain(of(counts, family::SXID)).map(device).collect()
+    let families = [family::XID, family::XID_CALL, family::SXID];
+    families.iter().flat_map(|family| of(counts, *family)).map(device).collect()
 }
 
 /// The dmar lines of /proc/interrupts: fault interrupts since boot, all CPUs together. `None`: there are none.

@@ -65,9 +65,10 @@ impl Kernel {
         kernel
     }
 
-    /// The same after a module has come.
-    pub(crate) fn again(&self) -> Kernel {
-        Kernel::read(&self.root, self.use_btf)
+    /// The same after a module other than nvidia-uvm has come.
+    pub(crate) fn read_again(&mut self) {
+        let uvm = self.uvm.take();
+        *self = Kernel { uvm, ..Kernel::read(&self.root, self.use_btf) };
     }
 
     /// Whether the kernel's types tell where a member is.
@@ -141,17 +142,24 @@ impl Kernel {
                 pick(fields, &known, category, event).map(Some)
             }
             // Whether the function exists shows when it is tried: the list of symbols takes longer to read than that.
-            Hook::Function { .. } | Hook::Return { .. } => {
-                if self.root.join("sys/bus/event_source/devices/kprobe").exists() {
-                    Ok(None)
-                } else {
-                    Err(Refusal::absent(
-                        "this kernel was built without kprobes (CONFIG_KPROBE_EVENTS)".to_owned(),
-                    ))
+            Hook::Function { needs, .. } => {
+                self.has_kprobes()?;
+                if let (Some(e), false) = (&self.no_btf, needs.is_empty()) {
+                    return Err(Refusal::of(e));
                 }
+                self.has(&[needs]).map(|()| None).map_err(Refusal::absent)
             }
+            Hook::Return { .. } => self.has_kprobes().map(|()| None),
             Hook::Direct { function, .. } => self.number_of(function).map(|_| None),
         }
+    }
+
+    fn has_kprobes(&self) -> std::result::Result<(), Refusal> {
+        if self.root.join("sys/bus/event_source/devices/kprobe").exists() {
+            return Ok(());
+        }
+        let why = "this kernel was built without kprobes (CONFIG_KPROBE_EVENTS)";
+        Err(Refusal::absent(why.to_owned()))
     }
 
     /// The number of a function in the types of nvidia-uvm.

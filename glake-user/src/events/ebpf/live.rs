@@ -6,7 +6,7 @@ use super::{
     blocks::Blocks,
     cgroups::Cgroups,
     devices::{Disks, Names, nvme_controllers},
-    group::{Unit, present},
+    group::{Unit, has_come, present},
     hosts::{self, Hosts, dmar_interrupts},
     log::Log,
     nvmes::{Nvmes, On},
@@ -15,6 +15,7 @@ use super::{
     table::{Group, Profile},
     uvm_unit::{self, UvmUnit},
     watchdog::Watchdog,
+    xid_unit::XidUnit,
 };
 use crate::{
     clock::{Clock, Stamp, SystemClock},
@@ -51,7 +52,7 @@ pub struct Live {
     blocks: Option<Blocks>,
     nvmes: Option<Nvmes>,
     hosts: Option<Hosts>,
-    xids: Option<Hosts>,
+    xid: XidUnit,
     uvm: UvmUnit,
     /// dmar interrupts when the source started.
     dmar_before: Option<u64>,
@@ -87,7 +88,7 @@ impl Live {
             blocks: None,
             nvmes: None,
             hosts: None,
-            xids: None,
+            xid: XidUnit::default(),
             uvm: UvmUnit::default(),
             dmar_before: dmar_interrupts(&read_interrupts(root)),
             names: Names::new(root),
@@ -103,28 +104,27 @@ impl Live {
             settings,
         };
         live.start_block();
-        for group in [Group::Nvme, Group::Host, Group::Xid] {
+        for group in [Group::Nvme, Group::Host] {
             live.start_group(group);
         }
-        live.look_at_uvm(None);
+        live.look_at_driver(None);
         Ok(live)
     }
 
-    /// Attaches to nvidia-uvm, or lets go of it, as it came or went. `since`: when it was last looked at.
-    fn look_at_uvm(&mut self, since: Option<Stamp>) {
-        let at = Group::Uvm as usize;
-        let said = self.uvm.look(
-            &mut self.units[at],
-            &mut self.kernel,
-            &self.settings,
-            self.host,
-            &mut self.cgroups,
-        );
-        if let (Some(detail), Some(since)) = (said, since) {
-            let now = Live::now();
-            let seconds = now.monotonic_ns.saturating_sub(since.monotonic_ns) as f64 / 1e9;
-            let detail = detail.replace("{}", &format!("{seconds:.1}"));
-            self.event(now, "probes", What::Probe { probe: "uvm".to_owned(), detail });
+    /// Attaches to the modules of NVIDIA's driver, or lets go of them, as they came or went. `since`: when they were last looked at.
+    fn look_at_driver(&mut self, since: Option<Stamp>) {
+        let (kernel, settings, host) = (&mut self.kernel, &self.settings, self.host);
+        let xid = self.xid.look(&mut self.units[Group::Xid as usize], kernel, settings, host, Live::now());
+        let uvm =
+            self.uvm.look(&mut self.units[Group::Uvm as usize], kernel, settings, host, &mut self.cgroups);
+        let Some(since) = since else { return };
+        let now = Live::now();
+        let seconds = now.monotonic_ns.saturating_sub(since.monotonic_ns) as f64 / 1e9;
+        for (probe, said) in [("xid", xid), ("uvm", uvm)] {
+            if let Some(detail) = said {
+                let detail = detail.replace("{}", &format!("{seconds:.1}"));
+                self.event(now, "probes", What::Probe { probe: probe.to_owned(), detail });
+            }
         }
     }
 
@@ -198,8 +198,7 @@ impl Live {
         match self.units[at].group {
             Group::Nvme => self.nvmes = Some(Nvmes::new(&armed.loaded)?),
             Group::Host => self.hosts = Some(Hosts::new(&armed.loaded)?),
-            Group::Xid => self.xids = Some(Hosts::new(&armed.loaded)?),
-            Group::Block | Group::Uvm => {}
+            Group::Block | Group::Xid | Group::Uvm => {}
         }
         Ok(())
     }
@@ -259,18 +258,11 @@ impl Live {
 
     /// Attaches the probes of a module that has come.
     fn look_for_modules(&mut self) {
-        for group in [Group::Nvme, Group::Xid] {
-            let waiting = self
-                .unit(group)
-                .probes
-                .iter()
-                .any(|p| !p.is_on() && p.why.as_ref().is_some_and(|w| w.module_missing));
-            if waiting && present(&self.root, group) {
-                // The offsets were not known when the programs were loaded: load them anew.
-                self.kernel = self.kernel.again();
-                *self.unit(group) = Unit::new(group);
-                self.start_group(group);
-            }
+        if has_come(&self.root, &self.units[Group::Nvme as usize]) {
+            // The offsets were not known when the programs were loaded: load them anew.
+            self.kernel.read_again();
+            *self.unit(Group::Nvme) = Unit::new(Group::Nvme);
+            self.start_group(Group::Nvme);
         }
     }
 
@@ -330,9 +322,8 @@ impl Live {
             sample.iommu_faults.get_or_insert_default().extend(logged);
         }
         sample.uvm = self.uvm.read(&mut self.units[Group::Uvm as usize], &mut self.cgroups);
-        if let Some(xids) = &self.xids {
-            sample.xid = (is_on("xid") || is_on("sxid")).then(|| hosts::xid(&xids.counts(), sample.at));
-        }
+        sample.xid = self.xid.read(&self.units[Group::Xid as usize], sample.at);
+        self.log.fill_xids(&mut sample.xid);
     }
 
     /// Faults by every way that exists here. On Intel only the fault interrupt can be counted: exactly with the kprobe, else
@@ -355,7 +346,7 @@ impl Live {
     fn read_drops(&self, sample: &mut Sample) {
         let mut drops: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (i, (source, reason)) in stat::DROPS.iter().enumerate() {
-            let earlier = self.uvm.earlier_drops(i);
+            let earlier = self.uvm.earlier_drops(i) + self.xid.earlier_drops(i);
             let sum: u64 = self.units.iter().map(|u| u.stat(i)).sum::<u64>() + earlier;
             *drops.entry(((*source).to_owned(), (*reason).to_owned())).or_default() += sum;
         }
@@ -398,7 +389,11 @@ impl Live {
             kind::XID | kind::SXID => {
                 let nvswitch = record.kind == kind::SXID;
                 let message = record::whole_or_cut(&record.text, crate::events::xid::parse::CUT);
-                let source = if nvswitch { "nvswitch:nvswitch_dev_sxid" } else { "nvidia:nvidia_dev_xid" };
+                let source = match (nvswitch, record.a) {
+                    (true, _) => "nvswitch:nvswitch_dev_sxid",
+                    (false, 0) => "nvidia:nvidia_dev_xid",
+                    (false, _) => "nv_report_error (kprobe)",
+                };
                 (source.to_owned(), What::Xid { pci: name, nvswitch, code: record.b, message })
             }
             kind::AER => {
@@ -436,8 +431,10 @@ impl Source for Live {
         let at = Live::now();
         self.look_for_modules();
         let before = self.looked.replace(at);
-        self.look_at_uvm(before);
+        self.look_at_driver(before);
         self.watch(at);
+        let xid = &self.units[Group::Xid as usize];
+        self.log.set_exact([xid.is_on("xid"), xid.is_on("sxid")]);
         let said = self.log.listen(at);
         self.pending.extend(said);
         let mut sample = Sample { at, probes: self.probes(), ..Sample::default() };
@@ -463,7 +460,7 @@ impl Source for Live {
 
     fn events(&mut self) -> Result<Vec<Event>> {
         let now = Live::now();
-        let mut records = Vec::new();
+        let mut records = self.xid.take_left();
         for unit in &mut self.units {
             self.unreadable += unit.drain(|r| records.push(*r));
         }

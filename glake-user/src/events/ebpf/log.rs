@@ -1,4 +1,4 @@
-//! The kernel log beside the eBPF probes: two probes of its own, for what no trace point tells.
+//! The kernel log beside the eBPF probes: probes of its own, for what no trace point tells.
 
 use super::Settings;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
             reader::{Reader, raw_clock},
             tally::Tally,
         },
-        sample::{IommuFaults, NvmeController, Probe, ProbeState},
+        sample::{IommuFaults, NvmeController, Probe, ProbeState, XidCount},
     },
 };
 use std::path::{Path, PathBuf};
@@ -20,10 +20,14 @@ pub(crate) const NVME: &str = "nvme_log";
 /// Device, address and reason of faults of Intel's IOMMU.
 pub(crate) const DMAR: &str = "dmar_log";
 
-/// The two probes: name, family, where sysfs shows that there is something to watch, and what is missing without it.
-pub const PROBES: [(&str, &str, Where, &str); 2] = [
+/// Xids where neither a trace point nor the reporting function can be watched.
+pub(crate) const XID: &str = "xid_log";
+
+/// The probes: name, family, where sysfs shows that there is something to watch, and what is missing without it.
+pub const PROBES: [(&str, &str, Where, &str); 3] = [
     (NVME, "nvme", Where::Exists("sys/class/nvme"), "module nvme_core is not loaded"),
     (DMAR, "iommu", Where::Begins("sys/class/iommu", "dmar"), "no Intel IOMMU is in use"),
+    (XID, "xid", Where::Exists("sys/module/nvidia"), "module nvidia is not loaded"),
 ];
 
 /// Where sysfs shows a thing.
@@ -109,7 +113,19 @@ impl Log {
         self.probes().iter().any(|p| p.name == name && p.state == ProbeState::On)
     }
 
-    /// Both probes as they are now.
+    /// Adds the Xids that nothing exact counts.
+    pub(crate) fn fill_xids(&self, xids: &mut Option<Vec<XidCount>>) {
+        if self.is_on(XID) {
+            xids.get_or_insert_default().extend_from_slice(self.tally.xids());
+        }
+    }
+
+    /// Which of Xids and SXids something exact counts.
+    pub(crate) fn set_exact(&mut self, exact: [bool; 2]) {
+        self.tally.set_exact(exact);
+    }
+
+    /// All probes as they are now.
     pub(crate) fn probes(&self) -> Vec<Probe> {
         PROBES
             .iter()
@@ -143,7 +159,7 @@ mod tests {
     #[test]
     fn without_a_log_its_numbers_are_unknown_and_the_probes_say_why() {
         let dir = tempfile::tempdir().expect("a folder");
-        for folder in ["sys/class/nvme", "sys/class/iommu/dmar0"] {
+        for folder in ["sys/class/nvme", "sys/class/iommu/dmar0", "sys/module/nvidia"] {
             std::fs::create_dir_all(dir.path().join(folder)).expect("a folder");
         }
         let log = Log::open(dir.path(), &Settings::default());

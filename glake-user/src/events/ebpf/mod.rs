@@ -22,6 +22,7 @@ pub mod table;
 mod uvm;
 mod uvm_unit;
 mod watchdog;
+mod xid_unit;
 
 pub use live::Live;
 pub use log::PROBES as LOG_PROBES;

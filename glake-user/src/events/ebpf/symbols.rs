@@ -32,13 +32,24 @@ pub(crate) fn refused(root: &Path, function: &str) -> Refusal {
         None => format!("the kernel refuses a kprobe on {function} (tried); its lockdown cannot be read"),
     };
     let remedy = match mode.as_deref() {
-        Some("none") => "run as root or with CAP_PERFMON, and look at kernel.perf_event_paranoid",
-        _ => {
+        Some("none") => "run as root or with CAP_PERFMON, and look at kernel.perf_event_paranoid".to_owned(),
+        _ => format!(
             "run as root or with CAP_PERFMON; under lockdown only booting without it (usually: Secure Boot off) \
-             helps. `glake uvm --pid PID` works without kprobes"
-        }
+             helps{}",
+            instead(function)
+        ),
     };
-    Refusal::new(reason, Some(remedy.to_owned()))
+    Refusal::new(reason, Some(remedy))
+}
+
+/// What works without kprobes.
+fn instead(function: &str) -> &'static str {
+    match function {
+        "nv_report_error" => ". The kernel log tells Xids without kprobes, as a lower bound",
+        "dmar_fault" => ". /proc/interrupts tells fault interrupts without kprobes, as a lower bound",
+        "viommu_fault_handler" => "",
+        _ => ". `glake uvm --pid PID` works without kprobes",
+    }
 }
 
 #[cfg(test)]
@@ -76,6 +87,7 @@ mod tests {
         let why = refused(root.path(), "f");
         assert!(why.reason.contains("lockdown is integrity"), "{}", why.reason);
         assert!(why.remedy.is_some_and(|r| r.contains("Secure Boot") && r.contains("glake uvm --pid")));
+        assert!(refused(root.path(), "nv_report_error").remedy.is_some_and(|r| r.contains("kernel log")));
         std::fs::write(security.join("lockdown"), "[none] integrity confidentiality\n").expect("written");
         assert!(refused(root.path(), "f").remedy.is_some_and(|r| !r.contains("Secure Boot")));
     }

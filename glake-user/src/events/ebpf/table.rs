@@ -90,12 +90,14 @@ pub enum Hook {
         /// Fields by index. An optional one (`?` first) may be missing: its number is then not told.
         fields: &'static [&'static str],
     },
-    /// A kernel function.
+    /// A kernel function. `needs`: without these members it is of no use.
     Function {
         /// The program.
         program: &'static str,
         /// The function.
         function: &'static str,
+        /// Indices into [`glake_common::member::MEMBERS`].
+        needs: &'static [usize],
     },
     /// The return of a kernel function.
     Return {

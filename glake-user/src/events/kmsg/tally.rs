@@ -6,7 +6,8 @@ use super::{
 };
 use crate::events::{
     event::{Event, What},
-    sample::{IommuFaults, NvmeController},
+    sample::{IommuFaults, NvmeController, XidCount},
+    xid::assemble::{self, Assembler},
 };
 use std::collections::BTreeMap;
 
@@ -20,7 +21,14 @@ pub struct Tally {
     nvme: BTreeMap<String, (u64, u64)>,
     /// Faults by device.
     faults: BTreeMap<Option<String>, u64>,
+    xids: Vec<XidCount>,
+    assembler: Assembler,
+    /// Something exact counts the reports of GPUs, of NVSwitches: then they are not counted here, or they were counted twice.
+    exact: [bool; 2],
 }
+
+/// Devices and codes of Xids that are told apart: more than any host has.
+const MOST_XIDS: usize = 1024;
 
 impl Tally {
     /// Takes the next line; gives its events. `devices`: the PCI addresses of this host, for lines without a domain.
@@ -32,7 +40,10 @@ impl Tally {
             what,
         };
         match parse::line(&line.text) {
-            None => Vec::new(),
+            None => {
+                self.xid(line);
+                Vec::new()
+            }
             Some(Said::Nvme { controller, timeout, reset, detail }) => {
                 let counts = self.nvme.entry(controller.clone()).or_default();
                 counts.0 += u64::from(timeout);
@@ -52,6 +63,32 @@ impl Tally {
                 vec![event(What::IommuFault { pci, iova: Some(fault.iova), detail })]
             }
         }
+    }
+
+    /// Xids become events where their process is looked up, from a reader of the log of its own; here they are only counted.
+    fn xid(&mut self, line: &Line) {
+        let said = self.assembler.line(line.at.monotonic_ns, &line.text);
+        let Some(assemble::Said::Report(report)) = said else { return };
+        let (pci, nvswitch, code) = (report.pci, report.nvswitch, report.code);
+        if self.exact[usize::from(nvswitch)] {
+            return;
+        }
+        let same = |x: &&mut XidCount| (&x.pci, x.nvswitch, x.code) == (&pci, nvswitch, code);
+        if let Some(known) = self.xids.iter_mut().find(same) {
+            (known.count, known.last) = (known.count + 1, line.at);
+        } else if self.xids.len() < MOST_XIDS {
+            self.xids.push(XidCount { pci, nvswitch, code, source: "kmsg".into(), count: 1, last: line.at });
+        }
+    }
+
+    /// Whether something exact counts the reports of GPUs, of NVSwitches, from now on.
+    pub fn set_exact(&mut self, exact: [bool; 2]) {
+        self.exact = exact;
+    }
+
+    /// Xid and SXid reports that nothing exact has counted.
+    pub fn xids(&self) -> &[XidCount] {
+        &self.xids
     }
 
     /// Fills in what the log knows of controllers. Those that only the log named are added.
@@ -129,6 +166,22 @@ mod tests {
         say(&mut tally, &[], &dmar("05:00.0"));
         let found: Vec<_> = tally.faults().into_iter().map(|f| (f.pci, f.count)).collect();
         assert_eq!(found, [(None, 2), (Some("0000:02:00.0".into()), 1), (Some("0001:01:00.0".into()), 1)]);
+    }
+
+    #[test]
+    fn an_xid_is_counted_unless_something_exact_counts_it() {
+        let mut tally = Tally::default();
+        for text in
+            ["NVRM: Xid (PCI:0000:3b:00): 31, pid=5, name=a, x", "NVRM: Xid (PCI:0000:3b:00): 31, pid=5, y"]
+        {
+            assert!(say(&mut tally, &[], text).is_empty());
+        }
+        tally.set_exact([true, false]);
+        say(&mut tally, &[], "NVRM: Xid (PCI:0000:3b:00): 31, pid=5, z");
+        say(&mut tally, &[], "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress");
+        let found: Vec<_> =
+            tally.xids().iter().map(|x| (x.pci.as_str(), x.code, x.count, x.source.as_str())).collect();
+        assert_eq!(found, [("0000:3b:00.0", 31, 2, "kmsg"), ("0000:c1:00.0", 12028, 1, "kmsg")]);
     }
 
     #[test]

@@ -79,6 +79,29 @@ pub enum Entry {
     Test { kind: u8 },
 }
 
+impl Entry {
+    /// Its type's number, see [`kind`].
+    pub fn kind(&self) -> u8 {
+        match self {
+            Entry::CpuFault { .. } => kind::CPU_FAULT,
+            Entry::Migration { .. } => kind::MIGRATION,
+            Entry::GpuFault { .. } => kind::GPU_FAULT,
+            Entry::Replay { .. } => kind::REPLAY,
+            Entry::FaultBufferOverflow => kind::OVERFLOW,
+            Entry::FatalFault { .. } => kind::FATAL,
+            Entry::ReadDuplicate { .. } => kind::READ_DUPLICATE,
+            Entry::ReadDuplicateInvalidate { .. } => kind::READ_DUPLICATE_INVALIDATE,
+            Entry::PageSizeChange { .. } => kind::PAGE_SIZE,
+            Entry::Thrashing { .. } => kind::THRASHING,
+            Entry::ThrottlingStart { .. } => kind::THROTTLING_START,
+            Entry::ThrottlingEnd { .. } => kind::THROTTLING_END,
+            Entry::MapRemote { .. } => kind::MAP_REMOTE,
+            Entry::Eviction { .. } => kind::EVICTION,
+            Entry::Test { kind } => *kind,
+        }
+    }
+}
+
 /// Why bytes are no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
@@ -140,38 +163,42 @@ pub mod kind {
     ];
 }
 
-/// Reads fields at fixed offsets of a slice whose length was checked once.
-struct Fields<'a>(&'a [u8]);
+/// The fields of an entry, whose length was checked once. Where the layouts differ both offsets are given: V1, V2.
+struct Fields<'a> {
+    bytes: &'a [u8],
+    layout: Layout,
+}
 
 impl Fields<'_> {
-    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         let mut out = [0; N];
-        if let Some(found) = self.0.get(at..at + N) {
+        if let Some(found) = self.bytes.get(at..at + N) {
             out.copy_from_slice(found);
         }
         out
     }
     fn u8(&self, at: usize) -> u8 {
-        self.bytes::<1>(at)[0]
+        self.array::<1>(at)[0]
     }
     fn u16(&self, at: usize) -> u16 {
-        u16::from_ne_bytes(self.bytes(at))
+        u16::from_ne_bytes(self.array(at))
     }
     fn u32(&self, at: usize) -> u32 {
-        u32::from_ne_bytes(self.bytes(at))
-    }
-    fn i32(&self, at: usize) -> i32 {
-        i32::from_ne_bytes(self.bytes(at))
+        u32::from_ne_bytes(self.array(at))
     }
     fn u64(&self, at: usize) -> u64 {
-        u64::from_ne_bytes(self.bytes(at))
+        u64::from_ne_bytes(self.array(at))
     }
-    /// V1 names processors by one byte.
-    fn small(&self, at: usize) -> Processor {
-        Processor(u16::from(self.u8(at)))
+    fn at(&self, v1: usize, v2: usize) -> usize {
+        if self.layout == Layout::V1 { v1 } else { v2 }
     }
-    fn wide(&self, at: usize) -> Processor {
-        Processor(self.u16(at))
+    /// V1 names processors by one byte, V2 by two.
+    fn processor(&self, v1: usize, v2: usize) -> Processor {
+        Processor(if self.layout == Layout::V1 { u16::from(self.u8(v1)) } else { self.u16(v2) })
+    }
+    /// A NUMA node; V1 does not tell.
+    fn node(&self, v2: usize) -> Option<i32> {
+        (self.layout == Layout::V2).then(|| i32::from_ne_bytes(self.array(v2)))
     }
 }
 
@@ -183,16 +210,61 @@ pub fn decode(layout: Layout, cpu_number: bool, bytes: &[u8]) -> Result<Entry, R
     if bytes.len() < layout.entry_size() {
         return Err(Refused::Short);
     }
-    let f = Fields(bytes);
-    match (f.u8(0), layout) {
-        (kind::CPU_FAULT, _) => Ok(cpu_fault(&f, cpu_number)),
-        (kind::FATAL, Layout::V1) => Ok(fatal(&f, f.small(3), f.u8(4))),
-        (kind::FATAL, Layout::V2) => Ok(fatal(&f, f.wide(4), f.u8(3))),
-        (kind::OVERFLOW, _) => Ok(Entry::FaultBufferOverflow),
-        (n @ (62 | 63), _) => Ok(Entry::Test { kind: n }),
-        (_, Layout::V1) => v1(&f),
-        (_, Layout::V2) => v2(&f),
-    }
+    let f = Fields { bytes, layout };
+    Ok(match f.u8(0) {
+        kind::CPU_FAULT => cpu_fault(&f, cpu_number),
+        kind::MIGRATION => migration(&f),
+        kind::GPU_FAULT => gpu_fault(&f),
+        kind::REPLAY => {
+            Entry::Replay { gpu: f.processor(1, 2), batch: f.u32(4), at: f.u64(8), gpu_at: f.u64(16) }
+        }
+        kind::OVERFLOW => Entry::FaultBufferOverflow,
+        kind::FATAL => fatal(&f),
+        kind::READ_DUPLICATE => {
+            let (processors, address, bytes, at) = shared(&f);
+            Entry::ReadDuplicate { address, bytes, at, processors }
+        }
+        kind::READ_DUPLICATE_INVALIDATE => Entry::ReadDuplicateInvalidate {
+            resident: f.processor(1, 2),
+            address: f.u64(8),
+            bytes: f.u64(16),
+            at: f.u64(24),
+        },
+        kind::PAGE_SIZE => Entry::PageSizeChange {
+            processor: f.processor(1, 2),
+            size: f.u32(4),
+            address: f.u64(8),
+            at: f.u64(16),
+        },
+        kind::THRASHING => {
+            let (processors, address, bytes, at) = shared(&f);
+            Entry::Thrashing { address, bytes, at, processors }
+        }
+        kind::THROTTLING_START => {
+            Entry::ThrottlingStart { processor: f.processor(1, 2), address: f.u64(8), at: f.u64(16) }
+        }
+        kind::THROTTLING_END => {
+            Entry::ThrottlingEnd { processor: f.processor(1, 2), address: f.u64(8), at: f.u64(16) }
+        }
+        kind::MAP_REMOTE => Entry::MapRemote {
+            cause: f.u8(f.at(3, 1)),
+            source: f.processor(1, 4),
+            target: f.processor(2, 6),
+            address: f.u64(8),
+            bytes: f.u64(16),
+            at: f.u64(24),
+        },
+        kind::EVICTION => Entry::Eviction {
+            source: f.processor(1, 4),
+            target: f.processor(2, 6),
+            address_out: f.u64(8),
+            address_in: f.u64(16),
+            bytes: f.u64(24),
+            at: f.u64(32),
+        },
+        n @ (62 | 63) => Entry::Test { kind: n },
+        n => return Err(Refused::UnknownType(n)),
+    })
 }
 
 fn cpu_fault(f: &Fields, cpu_number: bool) -> Entry {
@@ -207,22 +279,28 @@ fn cpu_fault(f: &Fields, cpu_number: bool) -> Entry {
     }
 }
 
-fn fatal(f: &Fields, processor: Processor, reason: u8) -> Entry {
-    Entry::FatalFault {
-        processor,
-        fault_type: f.u8(1),
-        access: Access::of(f.u8(2)),
-        reason: FatalReason::of(reason),
-        address: f.u64(8),
-        at: f.u64(16),
+fn migration(f: &Fields) -> Entry {
+    let (source, target) = (f.processor(2, 4), f.processor(3, 6));
+    Entry::Migration {
+        cause: Cause::between(source, target, f.u8(1)),
+        source,
+        target,
+        source_node: f.node(8),
+        target_node: f.node(12),
+        address: f.u64(f.at(8, 16)),
+        bytes: f.u64(f.at(16, 24)),
+        begin: f.u64(f.at(24, 32)),
+        end: f.u64(f.at(32, 40)),
+        gpu_begin: f.u64(f.at(48, 56)),
+        gpu_end: f.u64(f.at(56, 64)),
     }
 }
 
-fn gpu_fault(f: &Fields, gpu: Processor, access: u8) -> Entry {
+fn gpu_fault(f: &Fields) -> Entry {
     Entry::GpuFault {
-        gpu,
+        gpu: f.processor(3, 2),
         fault_type: f.u8(1),
-        access: Access::of(access),
+        access: Access::of(f.u8(f.at(2, 37))),
         address: f.u64(8),
         at: f.u64(16),
         gpu_at: f.u64(24),
@@ -233,102 +311,20 @@ fn gpu_fault(f: &Fields, gpu: Processor, access: u8) -> Entry {
     }
 }
 
-fn v1(f: &Fields) -> Result<Entry, Refused> {
-    Ok(match f.u8(0) {
-        kind::MIGRATION => Entry::Migration {
-            cause: Cause::between(f.small(2), f.small(3), f.u8(1)),
-            source: f.small(2),
-            target: f.small(3),
-            source_node: None,
-            target_node: None,
-            address: f.u64(8),
-            bytes: f.u64(16),
-            begin: f.u64(24),
-            end: f.u64(32),
-            gpu_begin: f.u64(48),
-            gpu_end: f.u64(56),
-        },
-        kind::GPU_FAULT => gpu_fault(f, f.small(3), f.u8(2)),
-        kind::REPLAY => Entry::Replay { gpu: f.small(1), batch: f.u32(4), at: f.u64(8), gpu_at: f.u64(16) },
-        kind::READ_DUPLICATE => {
-            Entry::ReadDuplicate { processors: f.u64(8), address: f.u64(16), bytes: f.u64(24), at: f.u64(32) }
-        }
-        kind::READ_DUPLICATE_INVALIDATE => read_duplicate_end(f, f.small(1)),
-        kind::PAGE_SIZE => page_size(f, f.small(1)),
-        kind::THRASHING => {
-            Entry::Thrashing { processors: f.u64(8), address: f.u64(16), bytes: f.u64(24), at: f.u64(32) }
-        }
-        kind::THROTTLING_START => throttling(f, f.small(1), true),
-        kind::THROTTLING_END => throttling(f, f.small(1), false),
-        kind::MAP_REMOTE => map_remote(f, f.u8(3), f.small(1), f.small(2)),
-        kind::EVICTION => eviction(f, f.small(1), f.small(2)),
-        n => return Err(Refused::UnknownType(n)),
-    })
-}
-
-fn v2(f: &Fields) -> Result<Entry, Refused> {
-    Ok(match f.u8(0) {
-        kind::MIGRATION => Entry::Migration {
-            cause: Cause::between(f.wide(4), f.wide(6), f.u8(1)),
-            source: f.wide(4),
-            target: f.wide(6),
-            source_node: Some(f.i32(8)),
-            target_node: Some(f.i32(12)),
-            address: f.u64(16),
-            bytes: f.u64(24),
-            begin: f.u64(32),
-            end: f.u64(40),
-            gpu_begin: f.u64(56),
-            gpu_end: f.u64(64),
-        },
-        kind::GPU_FAULT => gpu_fault(f, f.wide(2), f.u8(37)),
-        kind::REPLAY => Entry::Replay { gpu: f.wide(2), batch: f.u32(4), at: f.u64(8), gpu_at: f.u64(16) },
-        kind::READ_DUPLICATE => {
-            Entry::ReadDuplicate { address: f.u64(8), bytes: f.u64(16), at: f.u64(24), processors: f.u64(32) }
-        }
-        kind::READ_DUPLICATE_INVALIDATE => read_duplicate_end(f, f.wide(2)),
-        kind::PAGE_SIZE => page_size(f, f.wide(2)),
-        kind::THRASHING => {
-            Entry::Thrashing { address: f.u64(8), bytes: f.u64(16), at: f.u64(24), processors: f.u64(32) }
-        }
-        kind::THROTTLING_START => throttling(f, f.wide(2), true),
-        kind::THROTTLING_END => throttling(f, f.wide(2), false),
-        kind::MAP_REMOTE => map_remote(f, f.u8(1), f.wide(4), f.wide(6)),
-        kind::EVICTION => eviction(f, f.wide(4), f.wide(6)),
-        n => return Err(Refused::UnknownType(n)),
-    })
-}
-
-fn read_duplicate_end(f: &Fields, resident: Processor) -> Entry {
-    Entry::ReadDuplicateInvalidate { resident, address: f.u64(8), bytes: f.u64(16), at: f.u64(24) }
-}
-
-fn page_size(f: &Fields, processor: Processor) -> Entry {
-    Entry::PageSizeChange { processor, size: f.u32(4), address: f.u64(8), at: f.u64(16) }
-}
-
-fn throttling(f: &Fields, processor: Processor, start: bool) -> Entry {
-    let (address, at) = (f.u64(8), f.u64(16));
-    if start {
-        Entry::ThrottlingStart { processor, address, at }
-    } else {
-        Entry::ThrottlingEnd { processor, address, at }
+fn fatal(f: &Fields) -> Entry {
+    Entry::FatalFault {
+        processor: f.processor(3, 4),
+        fault_type: f.u8(1),
+        access: Access::of(f.u8(2)),
+        reason: FatalReason::of(f.u8(f.at(4, 3))),
+        address: f.u64(8),
+        at: f.u64(16),
     }
 }
 
-fn map_remote(f: &Fields, cause: u8, source: Processor, target: Processor) -> Entry {
-    Entry::MapRemote { cause, source, target, address: f.u64(8), bytes: f.u64(16), at: f.u64(24) }
-}
-
-fn eviction(f: &Fields, source: Processor, target: Processor) -> Entry {
-    Entry::Eviction {
-        source,
-        target,
-        address_out: f.u64(8),
-        address_in: f.u64(16),
-        bytes: f.u64(24),
-        at: f.u64(32),
-    }
+/// Processors, address, bytes and time of a range that several processors have.
+fn shared(f: &Fields) -> (u64, u64, u64, u64) {
+    (f.u64(f.at(8, 32)), f.u64(f.at(16, 8)), f.u64(f.at(24, 16)), f.u64(f.at(32, 24)))
 }
 
 #[cfg(test)]

@@ -241,6 +241,10 @@ families! {
         &["UUID", "pci_bus_id", "xid", "action"], &["xid", "action"], 128,
         "When the newest Xid of this code came, in seconds since 1970. Alert on this: a counter born at 1 has no increase().",
         "no Xid since agent start";
+    /// Reports without a line.
+    XID_UNLOGGED = "glake_gpu_xid_unlogged_total", Counter, "", &[], &[], 1,
+        "Xid reports that were counted exactly and of which the kernel log, which is rate-limited, has no line: their process is not known. Counted when their event is complete.",
+        "Xid reports are not watched, or the kernel log cannot be read";
     /// GPU present.
     GPU_UP = "glake_gpu_up", Gauge, "", &["UUID", "pci_bus_id"], &[], 16,
         "1: bound to the driver. 0: fell off the bus since boot, by its Xid 79 or by NVML where that is asked.", "no NVIDIA driver, or it lists no GPU";

@@ -1,6 +1,7 @@
 //! Probes of the IOMMU, DMA mappings, PCIe errors, io_uring, and of the GPU driver's reports.
 
 use super::{Entry, Group, Hook, Profile, entry};
+use glake_common::member;
 
 pub(super) const PROBES: &[Entry] = &[
     Entry {
@@ -56,7 +57,7 @@ pub(super) const PROBES: &[Entry] = &[
             "dmar_fault",
             "iommu",
             Group::Host,
-            &[Hook::Function { program: "dmar_fault", function: "dmar_fault" }],
+            &[Hook::Function { program: "dmar_fault", function: "dmar_fault", needs: &[] }],
         )
     },
     Entry {
@@ -65,7 +66,7 @@ pub(super) const PROBES: &[Entry] = &[
             "viommu_fault",
             "iommu",
             Group::Host,
-            &[Hook::Function { program: "viommu_fault", function: "viommu_fault_handler" }],
+            &[Hook::Function { program: "viommu_fault", function: "viommu_fault_handler", needs: &[] }],
         )
     },
     Entry {
@@ -177,13 +178,21 @@ pub(super) const PROBES: &[Entry] = &[
             "xid",
             "xid",
             Group::Xid,
-            &[Hook::Classic {
-                program: "xid_tp",
-                category: "nvidia",
-                event: "nvidia_dev_xid",
-                global: "XID_TP",
-                fields: &["dev", "error_code", "?msg"],
-            }],
+            &[
+                Hook::Classic {
+                    program: "xid_tp",
+                    category: "nvidia",
+                    event: "nvidia_dev_xid",
+                    global: "XID_TP",
+                    fields: &["dev", "error_code", "?msg"],
+                },
+                // Drivers before 575 have only the function; it is called for each Xid, whether anybody has registered or not.
+                Hook::Function {
+                    program: "xid_call",
+                    function: "nv_report_error",
+                    needs: &[member::PCI_NAME],
+                },
+            ],
         )
     },
     Entry {

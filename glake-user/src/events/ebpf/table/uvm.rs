@@ -3,7 +3,7 @@
 use super::{At, Entry, Group, Hook, entry};
 
 const fn function(program: &'static str, function: &'static str) -> Hook {
-    Hook::Function { program, function }
+    Hook::Function { program, function, needs: &[] }
 }
 
 const fn direct(program: &'static str, function: &'static str) -> Hook {

@@ -4,5 +4,5 @@ pub(crate) mod layout;
 mod module;
 mod read;
 
-pub(crate) use module::{Module, holders};
+pub(crate) use module::{Module, holders, live_module};
 pub(crate) use read::{On, Uvms};

@@ -1,5 +1,5 @@
-//! Whether nvidia-uvm is loaded, and whether it is still the same one. A kprobe on a module's function dies with the
-//! module, silently, and does not come back with it.
+//! Whether a module of the driver is loaded, and whether it is still the same one. A kprobe on a module's function dies with
+//! the module, silently, and does not come back with it.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 
@@ -15,16 +15,21 @@ pub(crate) struct Module {
 impl Module {
     /// The nvidia-uvm that is loaded on the host below `root` now. `None`: none is.
     pub(crate) fn loaded(root: &Path) -> Option<Module> {
-        let folder = root.join("sys/module/nvidia_uvm");
-        // A module on its way in or out has no functions to probe.
-        let state = std::fs::read_to_string(folder.join("initstate")).ok()?;
-        if state.trim() != "live" {
-            return None;
-        }
-        let inode = std::fs::metadata(&folder).ok()?.ino();
+        let inode = live_module(root, "nvidia_uvm")?;
         let devices = std::fs::read_to_string(root.join("proc/devices")).unwrap_or_default();
         Some(Module { inode, device: major(&devices).unwrap_or(u32::MAX >> 20) << 20 })
     }
+}
+
+/// A number of the module that is loaded now, which another one does not have. `None`: none is, or it is built in.
+pub(crate) fn live_module(root: &Path, module: &str) -> Option<u64> {
+    let folder = root.join("sys/module").join(module);
+    // A module on its way in or out has no functions to probe.
+    let state = std::fs::read_to_string(folder.join("initstate")).ok()?;
+    if state.trim() != "live" {
+        return None;
+    }
+    Some(std::fs::metadata(&folder).ok()?.ino())
 }
 
 /// How many open files, modules and programs hold nvidia-uvm. `None`: the kernel does not tell.

@@ -100,8 +100,7 @@ fn facts(ledger: &mut Ledger, grown: &Sample, host: &Inventory) {
 
 /// Where Xid reports come from now.
 fn source(sample: &Sample) -> &'static str {
-    let mut on = sample.probes.iter().filter(|p| p.family == "xid" && p.state == ProbeState::On);
-    match on.next() {
+    match sample.probes.iter().find(|p| p.name == "xid" && p.state == ProbeState::On) {
         Some(probe) if probe.how.contains("kprobe") => "kprobe",
         Some(_) => "tracepoint",
         None => "kmsg",
