@@ -22,7 +22,7 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
     vec![
         guest.test("Xid: by a kprobe where the driver has no trace point, exactly", kprobe),
         guest.test("Xid: nvidia.ko is not held, and counts go on when it is loaded again", reloaded),
-        guest.test("Xid: a trace point that comes is taken, with its text", traced),
+        guest.test("Xid: a driver with the trace point is watched by that, with its text", traced),
         guest.test("Xid: by the kernel log where nothing else may be watched", logged),
         guest.test("Xid: the agent's count is exact and its record names the process", recorded),
     ]

@@ -30,8 +30,9 @@ report $gpu 31 4
 sample again
 events again_events
 
-# A trace point that comes is better: its reports have a text.
-insmod /uvm/glake_xid_lab.ko
+# A newer driver has a trace point, which is better: its reports have a text.
+rmmod nvidia
+insmod /uvm/nvidia.ko && insmod /uvm/glake_xid_lab.ko
 sample traced_before
 report $gpu 31 3
 events traced_events

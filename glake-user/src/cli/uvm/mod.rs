@@ -1,5 +1,6 @@
 //! `glake uvm`: UVM page faults and page migrations of one program, live, from the driver's own event queue.
 
+mod json;
 mod mask;
 mod screen;
 mod signals;
@@ -250,7 +251,7 @@ impl Sink {
             }
             News::Line { pid, at, line, dropped, on, .. } => {
                 let text = if self.json {
-                    screen::line_json(*pid, *at, line, *dropped, *on).to_string()
+                    json::line_json(*pid, *at, line, *dropped, *on).to_string()
                 } else {
                     screen::line(*pid, *at, line, *dropped, *on)
                 };
@@ -262,7 +263,7 @@ impl Sink {
     fn reports(&mut self, reports: &[Report]) -> Result<()> {
         self.leave();
         for r in reports {
-            let text = if self.json { format!("{}\n", screen::summary_json(r)) } else { screen::summary(r) };
+            let text = if self.json { format!("{}\n", json::summary_json(r)) } else { screen::summary(r) };
             self.to.write_all(text.as_bytes()).map_err(out::failed)?;
         }
         self.to.flush().map_err(out::failed)

@@ -1,5 +1,7 @@
 use super::*;
+use crate::cli::uvm::json::summary_json;
 use crate::events::uvm::entry::{Access, Entry, FatalReason};
+use serde_json::{Value, json};
 
 /// The pass measured on the H200: 12,699 faults in 51 batches, 33.5 MB on demand, 503 MB by prefetch.
 fn measured() -> Report {
