@@ -313,10 +313,8 @@ impl Joiner {
         ];
         for (family, words) in families {
             match self.watched.get(family) {
-                Some(Ok(())) if !record.before.iter().any(|f| f.family == family) => {
-                    not_seen.push(format!("{words}: none in the 10 s before"));
-                }
-                Some(Ok(())) => {}
+                _ if record.before.iter().any(|f| f.family == family) => {}
+                Some(Ok(())) => not_seen.push(format!("{words}: none in the 10 s before")),
                 Some(Err(why)) => cannot.push(format!("{words}: not watched ({why})")),
                 None => cannot.push(format!("{words}: not watched")),
             }

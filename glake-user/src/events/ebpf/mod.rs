@@ -24,6 +24,9 @@ mod uvm_unit;
 mod watchdog;
 mod xid_unit;
 
+#[cfg(test)]
+mod case_tests;
+
 pub use live::Live;
 pub use log::PROBES as LOG_PROBES;
 pub use table::Profile;

@@ -33,6 +33,9 @@ pub(crate) fn refused(root: &Path, function: &str) -> Refusal {
     };
     let remedy = match mode.as_deref() {
         Some("none") => "run as root or with CAP_PERFMON, and look at kernel.perf_event_paranoid".to_owned(),
+        Some("confidentiality") => {
+            format!("only booting without lockdown helps (usually: Secure Boot off){}", instead(function))
+        }
         _ => format!(
             "run as root or with CAP_PERFMON; under lockdown only booting without it (usually: Secure Boot off) \
              helps{}",

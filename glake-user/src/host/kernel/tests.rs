@@ -142,3 +142,31 @@ fn wsl_and_containers_get_a_sentence() {
     assert_eq!(surroundings(hosts.path()), [""; 0], "a container with the host's processes misses nothing");
     assert_eq!(surroundings(tree(&[]).path()), [""; 0]);
 }
+
+/// Cases I01, I03 and I13, by their files: lockdown is the cause and not a capability; the kernel's types come from a file and not
+/// by CAP_SYS_ADMIN; tracefs is there and not mounted.
+#[test]
+fn what_stops_an_agent_is_told_by_its_own_name() {
+    let initial = ("proc/self/uid_map", "         0          0 4294967295\n");
+    let locked = tree(&[
+        ("sys/kernel/security/lockdown", "none integrity [confidentiality]\n"),
+        ("proc/self/status", &status(0x1ff_ffff_ffff)),
+        initial,
+    ]);
+    assert!(capabilities(locked.path()).is_yes(), "root has all: they are not the cause");
+    assert!(reason(&lockdown(locked.path())).contains("confidentiality: it refuses kprobes"));
+
+    // CAP_DAC_READ_SEARCH, CAP_SYSLOG, CAP_PERFMON, CAP_BPF and no CAP_SYS_ADMIN.
+    let few = tree(&[("proc/self/status", &status(1 << 2 | 1 << 34 | 1 << 38 | 1 << 39)), initial]);
+    fs::create_dir_all(few.path().join("sys/kernel/btf")).unwrap();
+    fs::write(few.path().join("sys/kernel/btf/vmlinux"), 0xeb9f_u16.to_ne_bytes()).unwrap();
+    assert!(btf(few.path()).is_yes());
+    let told = format!("{:?} {:?}", btf(few.path()), capabilities(few.path()));
+    assert!(capabilities(few.path()).is_yes() && !told.contains("SYS_ADMIN"), "{told}");
+
+    let empty = tree(&[]);
+    fs::create_dir_all(empty.path().join("sys/kernel/tracing")).unwrap();
+    fs::create_dir_all(empty.path().join("sys/kernel/debug")).unwrap();
+    let told = format!("{:?}", tracefs(empty.path()));
+    assert!(told.contains("mount -t tracefs") && !told.contains("CONFIG_"), "{told}");
+}

@@ -177,3 +177,36 @@ fn not_watched_is_absent_and_nothing_happened_is_zero() {
     assert_eq!(value(&text, &format!("glake_uvm_fault_replays_total{{{GPU}}}")), Some(0.0), "{text}");
     assert_eq!(value(&text, &format!("glake_uvm_fault_service_duration_seconds_count{{{GPU}}}")), Some(0.0));
 }
+
+/// Case J05: two thousand short programs in an hour, each a process and a session of its own.
+#[test]
+fn short_programs_by_the_thousand_stay_within_the_series_and_none_is_lost() {
+    let one = host(&[("GPU-5c1e", "0000:3b:00.0")]);
+    let (minutes, each) = (60, 34);
+    let reading = |minute: u64| {
+        let space = |i: u64| {
+            let n = minute * each + i;
+            UvmSpace {
+                serial: n,
+                tgid: u32::try_from(10_000 + n).ok(),
+                comm: format!("job{n}"),
+                cgroup_path: Some(format!("/system.slice/job{n}.service")),
+                processor: 1,
+                uuid: Some("GPU-5c1e".into()),
+                gpu_faults: UvmAccess { read: 10, ..UvmAccess::default() },
+                ..UvmSpace::default()
+            }
+        };
+        Some(Uvm { spaces: (0..each).map(space).collect(), ..Uvm::default() })
+    };
+    let text = body(&one, std::iter::once(Some(Uvm::default())).chain((0..minutes).map(reading)).collect());
+    let faults: Vec<&str> =
+        text.lines().filter(|l| l.starts_with("glake_uvm_gpu_page_faults_total{")).collect();
+    assert!(faults.len() <= 160, "{} series", faults.len());
+    let sum: f64 = faults.iter().filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum();
+    assert_eq!(sum, 10.0 * (minutes * each) as f64, "{faults:#?}");
+    assert!(faults.iter().any(|l| l.contains("workload_kind=\"other\"")), "{faults:#?}");
+    for pid in ["pid=", "tgid=", "comm="] {
+        assert!(!text.contains(pid), "{pid} is a label");
+    }
+}
