@@ -42,7 +42,11 @@ impl Name {
         let from = device.follow(member::PCI_NAME);
         // SAFETY: the destination is that long; a bad source is an error, not a fault.
         unsafe {
-            generated::bpf_probe_read_kernel_str((&raw mut name).cast(), NAME as u32, from.0 as *const c_void);
+            generated::bpf_probe_read_kernel_str(
+                (&raw mut name).cast(),
+                NAME as u32,
+                from.0 as *const c_void,
+            );
         }
         name
     }

@@ -32,6 +32,8 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("nvidia_uvm: a process older than the probes is known by its open file", older),
         guest
             .test("nvidia_uvm: unloaded and loaded again while attached, nothing is lost silently", reloaded),
+        guest.test("nvidia_uvm: address spaces without room are counted, each once", full),
+        guest.test("nvidia_uvm: what cannot be is counted and ends the watch, with its reason", distrusted),
         guest.test("nvidia_uvm: an unknown release is refused by name", refused),
     ]
 }
@@ -215,6 +217,33 @@ fn reloaded(guest: &Outcome) -> Result<(), Failed> {
         [gone, back] if gone.starts_with("detached: ") && back.starts_with("attached: ") => Ok(()),
         other => Err(format!("{other:?}").into()),
     }
+}
+
+/// Spaces that are told apart at once.
+const ROOM: u64 = 512;
+
+fn missed(sample: &Sample, reason: &str) -> u64 {
+    sample.dropped.iter().filter(|d| d.source == "uvm" && d.reason == reason).map(|d| d.count).sum()
+}
+
+fn full(guest: &Outcome) -> Result<(), Failed> {
+    let made = line(guest, "spaces.txt", "spaces")?["spaces"].as_u64().unwrap_or(0) + 1;
+    let (before, after) = (guest.sample("again")?, guest.sample("full")?);
+    equal("without room", missed(&after, "map_full") - missed(&before, "map_full"), made - ROOM)
+}
+
+fn distrusted(guest: &Outcome) -> Result<(), Failed> {
+    let (before, after) = (guest.sample("full")?, guest.sample("garbage")?);
+    equal("implausible", missed(&after, "implausible") - missed(&before, "implausible"), 3)?;
+    let last = guest.sample("after_garbage")?;
+    for probe in last.probes.iter().filter(|p| p.family == "uvm") {
+        equal(&probe.name, probe.state, ProbeState::Failed)?;
+        let why = probe.reason.clone().unwrap_or_default();
+        if !why.starts_with("3 of ") || !why.contains("nothing is counted") {
+            return Err(why.into());
+        }
+    }
+    Ok(())
 }
 
 fn refused(guest: &Outcome) -> Result<(), Failed> {

@@ -64,6 +64,16 @@ printf 'fault 16 write\n' >/tmp/again
 uvmload </tmp/again >/out/again.txt
 sample again
 events again_events
+
+# More address spaces than there is room for; then structures that cannot be, which end the trust in all others.
+ulimit -n 4096
+printf 'spaces 600\n' >/tmp/spaces
+uvmload </tmp/spaces >/out/spaces.txt
+sample full
+printf 'notify garbage 3\n' >/tmp/garbage
+uvmload </tmp/garbage >/out/garbage.txt
+sample garbage
+sample after_garbage
 probes_end
 glake doctor --json >/out/doctor.json 2>/dev/null
 

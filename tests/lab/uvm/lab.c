@@ -188,6 +188,17 @@ static void gpu_fault(struct lab *lab, unsigned long i, bool fatal)
     lab->notify(&lab->events, UVM_PERF_EVENT_FAULT, &data);
 }
 
+// What no layout of the driver allows: a fault of a processor that cannot be.
+static void garbage(struct lab *lab)
+{
+    uvm_perf_event_data_t data;
+
+    memset(&data, 0, sizeof(data));
+    data.fault.space = lab->va_space;
+    data.fault.proc_id.val = 0x7fff0000;
+    lab->notify(&lab->events, UVM_PERF_EVENT_FAULT, &data);
+}
+
 static void migration(struct lab *lab, unsigned long i, bool to_gpu, uvm_make_resident_cause_t cause)
 {
     uvm_processor_id_t gpu = uvm_gpu_id_from_value(UVM_ID_GPU0_VALUE);
@@ -212,6 +223,8 @@ static int one(struct lab *lab, const char *kind, unsigned long i)
         gpu_fault(lab, i, false);
     else if (!strcmp(kind, "fatal_fault"))
         gpu_fault(lab, i, true);
+    else if (!strcmp(kind, "garbage"))
+        garbage(lab);
     else if (!strcmp(kind, "on_demand"))
         migration(lab, i, true, UVM_MAKE_RESIDENT_CAUSE_REPLAYABLE_FAULT);
     else if (!strcmp(kind, "prefetch"))

@@ -7,6 +7,7 @@
 //   inject TYPE N         N events of this tools type (needs uvm_enable_builtin_tests=1)
 //   notify KIND N         N calls of a function of the driver by the test module glake_uvm_lab: uvm_perf_event_notify for
 //                         gpu_fault, fatal_fault, on_demand, prefetch, access_counter, eviction; others by their name
+//   spaces N              N address spaces more, until the end
 //   track                 from now on count events with the driver's own tools queue (the oracle)
 //   counts                what the tracker has seen, by type
 //   sleep MS
@@ -64,6 +65,13 @@ static void initialize(void)
     if (uvm < 0)
         fail("open /dev/nvidia-uvm");
     check("UVM_INITIALIZE", ioctl(uvm, UVM_INITIALIZE, &p), p.rmStatus);
+}
+
+static void spaces(unsigned long n)
+{
+    for (unsigned long i = 0; i < n; i++)
+        initialize();
+    printf("{\"did\":\"spaces\",\"spaces\":%lu,\"pid\":%d}\n", n, getpid());
 }
 
 // UVM wants the file offset to be the address.
@@ -204,6 +212,8 @@ int main(void)
             continue;
         if (!strcmp(word, "fault"))
             fault(n, third);
+        else if (!strcmp(word, "spaces"))
+            spaces(n);
         else if (!strcmp(word, "migrate"))
             migrate(n);
         else if (!strcmp(word, "inject"))
