@@ -179,6 +179,24 @@ fn health_names_every_blind_required_probe_and_every_miss() {
 }
 
 #[test]
+fn a_trifle_of_unmatched_ends_among_many_is_no_alarm_and_lost_events_always_are() {
+    let reasons = |completed: u64, reason: &str, count: u64| {
+        let sample = |seconds, completed, count| Sample {
+            at: at(seconds),
+            block: Some(vec![disk("nvme0n1", completed, 0, &[])]),
+            dropped: vec![Dropped { source: "block".into(), reason: reason.into(), count }],
+            ..Sample::default()
+        };
+        let (older, newer) = (sample(1, 0, 0), sample(2, completed, count));
+        State::between(&older, &newer, &Inventory::default()).health.reasons
+    };
+    assert!(reasons(3000, "unmatched", 3).is_empty());
+    assert_eq!(reasons(2999, "unmatched", 3), ["3 events of block were missed, beside 2999 seen: unmatched"]);
+    assert_eq!(reasons(0, "recursion", 1), ["1 events of block were missed, beside 0 seen: recursion"]);
+    assert_eq!(reasons(1_000_000, "map_full", 1), ["1 events of block were missed: map_full"]);
+}
+
+#[test]
 fn nvme_commands_are_added_up_by_operation_and_by_queue() {
     let commands = |queue, opcode, completed, bytes| NvmeCommands {
         queue,
