@@ -12,6 +12,7 @@ mod notify;
 pub mod privileges;
 mod sampler;
 mod serve;
+mod uvm_process;
 pub mod web;
 
 pub use lock::Lock;

@@ -51,7 +51,7 @@ pub static NEEDS: &[Need] = &[
         bit: CapabilitySet::SYSLOG,
         kept: true,
         why: "reads the kernel log and kernel addresses in /proc/kallsyms",
-        lost: "what only the kernel log tells: the process of an Xid, the address of an Intel IOMMU fault",
+        lost: "what only the kernel log tells: the process of an Xid, Xids themselves where neither their trace point nor a kprobe can be had, the address of an Intel IOMMU fault",
     },
     Need {
         name: "CAP_SYS_ADMIN",

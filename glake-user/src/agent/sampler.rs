@@ -1,6 +1,6 @@
 //! Readings at an interval, on a thread of their own: a source may block, the answers over HTTP may not.
 
-use super::{findings::Findings, gpu_events::GpuEvents, http::Answerable};
+use super::{findings::Findings, gpu_events::GpuEvents, http::Answerable, uvm_process};
 use crate::{
     diagnose::xid::text,
     error::Result,
@@ -204,6 +204,7 @@ impl Sampler {
             gpu_events.observe(&state);
         }
         state.events = events;
+        state.coverage.push(uvm_process::coverage(&self.root));
         state.findings = self.findings.observe(&state);
         self.ledger.find(&state.findings);
         let process = Process::read(&self.root, "self");

@@ -100,6 +100,7 @@ fn health(shared: &Shared, snapshot: &Snapshot) -> String {
         "status": health.status,
         "reasons": health.reasons,
         "sample_age_seconds": age.as_secs_f64(),
+        "coverage": snapshot.state.coverage,
     });
     format!("{body}\n")
 }

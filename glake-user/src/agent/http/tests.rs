@@ -160,6 +160,9 @@ async fn health_is_always_200_and_says_in_the_body_what_is_wrong() {
     assert_eq!(missed["status"], "degraded");
     assert_eq!(missed["reasons"][0], "5 events of ring were missed: ring_full");
     agent.step();
+    let families = missed["coverage"].as_array().expect("a list");
+    let named = families.iter().find(|c| c["family"] == "uvm_process").expect("a source that is no probe");
+    assert!(named["missing"][0].as_str().is_some_and(|why| why.contains("not loaded")), "{named}");
     let failed = health(agent.get("/healthz").await);
     assert!(failed["reasons"][1].as_str().unwrap().contains("the script is at its end"), "{failed}");
     assert_eq!(

@@ -417,7 +417,7 @@ fn queues(state: &State) -> Table {
 }
 
 const COVERAGE: &[Column] =
-    &[Column::text("FAMILY", 9, 9), Column::text("WATCHED", 7, 9), Column::text("HOW, OR WHY NOT", 40, 8)];
+    &[Column::text("FAMILY", 11, 9), Column::text("WATCHED", 7, 9), Column::text("HOW, OR WHY NOT", 40, 8)];
 
 fn coverage(state: &State) -> Table {
     let row = |c: &crate::telemetry::state::Coverage| {
