@@ -156,16 +156,16 @@ families! {
         "the UVM probes are not attached (see /healthz), or nothing paged";
     /// CPU faults.
     UVM_CPU_FAULTS = "glake_uvm_cpu_page_faults_total", Counter, "", &WORKLOAD, &[], 32,
-        "CPU page faults of managed memory: normal paging, no error.",
+        "CPU page faults of managed memory: normal paging, no error. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz), or nothing paged";
     /// Batch sizes.
     UVM_BATCH_SIZE = "glake_uvm_fault_batch_size", Histogram, "", &["UUID", "pci_bus_id"], &[], 104,
-        "GPU page faults that the driver serviced in one batch; the count is that of batches.",
+        "GPU page faults that the driver serviced in one batch; the count is that of batches. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz), or nothing paged";
     /// Service time.
     UVM_SERVICE = "glake_uvm_fault_service_duration_seconds", Histogram, "seconds",
         &["UUID", "pci_bus_id"], &[], 144,
-        "Time of one run of the driver's fault service loop for GPU page faults.",
+        "Time of one run of the driver's fault service loop for GPU page faults. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz)";
     /// Migrated bytes.
     UVM_MIGRATED = "glake_uvm_migrated_bytes_total", Counter, "bytes",
@@ -175,23 +175,23 @@ families! {
     /// Evictions.
     UVM_EVICTIONS = "glake_uvm_evictions_total", Counter, "",
         &[WORKLOAD[0], WORKLOAD[1], WORKLOAD[2], WORKLOAD[3], WORKLOAD[4], "UUID", "pci_bus_id"], &[], 48,
-        "Root chunks (2 MiB) of managed memory pushed out of GPU memory because it was short, by the workload that lost them. A chunk whose pages need not move is nobody's: other.",
+        "Root chunks (2 MiB) of managed memory pushed out of GPU memory because it was short, by the workload that lost them. A chunk whose pages need not move is nobody's: other. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz)";
     /// Thrashing.
     UVM_THRASHING = "glake_uvm_thrashing_events_total", Counter, "", &WORKLOAD, &[], 32,
-        "Ranges that the driver marked as thrashing between processors.",
+        "Ranges that the driver marked as thrashing between processors. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz), or nothing thrashed";
     /// Throttling.
     UVM_THROTTLED = "glake_uvm_throttled_seconds_total", Counter, "seconds", &["UUID", "pci_bus_id"], &[], 16,
-        "Time that the driver held a processor back because of thrashing. No UUID: the CPU.",
+        "Time that the driver held a processor back because of thrashing. No UUID: the CPU. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz), or nothing was held back";
     /// Replays.
     UVM_REPLAYS = "glake_uvm_fault_replays_total", Counter, "", &["UUID", "pci_bus_id"], &[], 16,
-        "Replay commands sent to the GPU after faults were serviced.",
+        "Replay commands sent to the GPU after faults were serviced. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz)";
     /// Fatal faults.
     UVM_FATAL = "glake_uvm_fatal_faults_total", Counter, "", &["UUID", "pci_bus_id", "reason"], &[], 56,
-        "Faults of managed memory that the driver could not service. An Xid follows.",
+        "Faults of managed memory that the driver could not service. An Xid follows. A lower bound if glake_events_dropped_total{source=\"uvm\"} grows.",
         "the UVM probes are not attached (see /healthz), or there was none";
     /// Allocated.
     ALLOCATOR_ALLOCATED = "glake_allocator_allocated_bytes", Gauge, "bytes",

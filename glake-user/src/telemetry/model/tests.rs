@@ -179,6 +179,27 @@ fn health_names_every_blind_required_probe_and_every_miss() {
 }
 
 #[test]
+fn duplicates_are_told_beside_the_faults_that_they_are_part_of() {
+    let sample = |seconds, n: u64| Sample {
+        at: at(seconds),
+        uvm: Some(Uvm {
+            spaces: vec![UvmSpace {
+                processor: 1,
+                gpu_faults: UvmAccess { read: 10 * n, ..UvmAccess::default() },
+                duplicates: 3 * n,
+                ..UvmSpace::default()
+            }],
+            ..Uvm::default()
+        }),
+        ..Sample::default()
+    };
+    let state = State::between(&sample(1, 1), &sample(3, 2), &Inventory::default());
+    let gpu = &state.uvm.expect("watched").gpus[0];
+    assert_eq!((gpu.faults.total, gpu.duplicates.total), (20, 6));
+    assert_eq!((gpu.faults.per_second, gpu.duplicates.per_second), (Some(5.0), Some(1.5)));
+}
+
+#[test]
 fn a_trifle_of_unmatched_ends_among_many_is_no_alarm_and_lost_events_always_are() {
     let reasons = |completed: u64, reason: &str, count: u64| {
         let sample = |seconds, completed, count| Sample {

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 struct Gpu {
     faults: Both,
+    duplicates: Both,
     to_gpu: Both,
     to_cpu: Both,
     evicted: Both,
@@ -87,6 +88,7 @@ impl View<'_> {
             pci: found.map(|g| g.pci.clone()),
             uuid,
             faults: of(gpu.faults),
+            duplicates: of(gpu.duplicates),
             to_gpu_bytes: of(gpu.to_gpu),
             to_cpu_bytes: of(gpu.to_cpu),
             evicted_bytes: of(gpu.evicted),
@@ -98,6 +100,7 @@ impl View<'_> {
 
 fn take_gpu(gpu: &mut Gpu, total: &UvmSpace, growth: &UvmSpace) {
     plus(&mut gpu.faults, total.gpu_faults.total(), growth.gpu_faults.total());
+    plus(&mut gpu.duplicates, total.duplicates, growth.duplicates);
     for (total, growth) in total.moved.iter().zip(&growth.moved) {
         let way = match total.direction.as_str() {
             "to_gpu" => Some(&mut gpu.to_gpu),

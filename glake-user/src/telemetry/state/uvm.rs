@@ -23,6 +23,9 @@ pub struct UvmGpu {
     pub pci: Option<String>,
     /// GPU page faults.
     pub faults: Count,
+    /// Those of them for pages that an earlier fault of the same batch had asked for already.
+    #[serde(default)]
+    pub duplicates: Count,
     /// Bytes moved to it from the host.
     pub to_gpu_bytes: Count,
     /// Bytes moved from it to the host.
