@@ -56,7 +56,9 @@ impl Error {
             E::InvalidData | E::UnexpectedEof => Kind::BadInput,
             _ => Kind::Io,
         };
-        Error::new(kind, doing).because(source)
+        let full = matches!(source.kind(), E::StorageFull | E::QuotaExceeded);
+        let error = Error::new(kind, doing).because(source);
+        if full { error.remedy("free space there, or choose another place") } else { error }
     }
 
     /// Adds the cause.
@@ -88,8 +90,12 @@ impl Error {
         let mut text = self.doing.clone();
         let mut next = std::error::Error::source(self);
         while let Some(cause) = next {
-            text.push_str(": ");
-            text.push_str(&cause.to_string());
+            let words = cause.to_string();
+            // Some causes repeat the words of their own cause.
+            if !text.ends_with(&words) {
+                text.push_str(": ");
+                text.push_str(&words);
+            }
             next = cause.source();
         }
         if let Some(remedy) = &self.remedy {

@@ -174,3 +174,17 @@ fn the_default_port_keeps_clear_of_the_neighbours() {
     assert!(shown.contains("http.listen = \"127.0.0.1:9517\""), "{shown}");
     assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/prometheus/scrape.yml").exists());
 }
+
+#[test]
+fn an_agent_that_cannot_keep_gpu_events_is_degraded_and_says_why() {
+    if !can_watch() {
+        return;
+    }
+    let mut setup = Setup::new(&["--interval", "200ms"]);
+    setup.env = vec![("GLAKE_EVENT_STORE".into(), "/proc/events".into())];
+    let agent = setup.start();
+    let health = wait("a reading", || Some(agent.get("/healthz")).filter(|text| text.contains("not kept")));
+    assert!(health.contains("degraded") && health.contains("/proc/events"), "{health}");
+    let healthy = Setup::new(&["--interval", "200ms"]).start();
+    assert!(!healthy.get("/healthz").contains("not kept"));
+}

@@ -85,3 +85,62 @@ fn garbage_is_no_event_and_no_failure_and_what_stands_between_is_read() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert_eq!(records.iter().map(|r| r["code"].as_u64()).collect::<Vec<_>>(), [Some(31)], "{}", ran.stdout);
 }
+
+/// What `/var/log/kern.log`, `journalctl` and `dmesg -T` write: no year or no zone.
+#[test]
+fn a_log_without_a_year_or_a_zone_keeps_its_order_and_shows_its_own_times() {
+    let xid = "NVRM: Xid (PCI:0000:3b:00): 31, pid=5, name=a, x";
+    let log = format!(
+        "Dec 31 23:59:50 node17 kernel: [ 9000.000001] {xid}\nDec 31 23:59:55 node17 kernel: {xid}\n\
+         Jan  1 00:00:05 node17 kernel: {xid}\nJan  1 08:14:09 node17 kernel: {xid}\n"
+    );
+    let (ran, records) = explain(&log);
+    let seen: Vec<(&str, u64)> = records
+        .iter()
+        .map(|r| (r["log_time"].as_str().expect("spelt"), r["codes"]["31"]["log"].as_u64().expect("counted")))
+        .collect();
+    assert_eq!(seen, [("Dec 31 23:59:50", 3), ("Jan  1 08:14:09", 1)], "{}", ran.stderr);
+    assert_ne!(records[0]["id"], records[1]["id"]);
+    let log = format!("[Mon Mar  2 08:14:09 2026] {xid}\n[Mon Mar  2 09:14:09 2026] {xid}\n");
+    let text = binary::run(&["events", "explain", "-"], &log);
+    for part in ["Mon Mar  2 08:14:09 2026  (saved log)", "Mon Mar  2 09:14:09 2026  (saved log)"] {
+        assert!(text.stdout.contains(part), "{part}: {}", text.stdout);
+    }
+    let boot = binary::run(&["events", "explain", "-"], &format!("[   10.000000] {xid}\n"));
+    assert!(boot.stdout.starts_with("[   10.000000]  (saved log)"), "1970 is no time: {}", boot.stdout);
+}
+
+#[test]
+fn a_code_is_looked_up_and_an_unknown_one_is_not_made_up() {
+    let ran = binary::run(&["events", "code", "79"], "");
+    assert!(ran.code == 0 && ran.stdout.contains("restart the machine"), "{}{}", ran.stdout, ran.stderr);
+    let ran = binary::run(&["events", "code", "43"], "");
+    assert!(ran.stdout.contains("any other code"), "{}", ran.stdout);
+    let ran = binary::run(&["events", "code", "--json"], "");
+    let codes: Vec<Value> = ran.stdout.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
+    assert!(
+        codes.len() > 50 && codes.iter().any(|c| c["xid"] == 64 && c["action"] == "reset_gpu"),
+        "{}",
+        ran.stdout
+    );
+    let ran = binary::run(&["events", "code", "9999"], "");
+    assert!(ran.code == 1 && ran.stderr.contains("not in the catalogue"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_called_empty() {
+    for words in
+        [&["events", "list"][..], &["events", "list", "--since", "24h", "--json"], &["events", "show"]]
+    {
+        let ran = binary::run(&[words, &["--store", "/nonexistent/events"]].concat(), "");
+        assert!(ran.code == 1 && ran.stdout.is_empty(), "{words:?}");
+        assert!(
+            ran.stderr.contains("no agent has kept events in it -> start one"),
+            "{words:?}: {}",
+            ran.stderr
+        );
+    }
+    let empty = tempfile::tempdir().expect("a folder");
+    let ran = binary::run(&["events", "list", "--store", &empty.path().display().to_string()], "");
+    assert!(ran.code == 0 && ran.stderr.contains("no events in"), "{}", ran.stderr);
+}

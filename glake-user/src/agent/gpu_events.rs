@@ -30,6 +30,8 @@ pub type Lasts = BTreeMap<(String, u32), u64>;
 pub struct GpuEvents {
     joiner: Joiner,
     store: Option<EventStore>,
+    /// Why the newest records are not kept.
+    not_kept: Option<String>,
     log: Option<Kmsg>,
     /// Why there is no log, for the coverage.
     log_missing: Option<String>,
@@ -57,11 +59,15 @@ impl GpuEvents {
                 lasts
             },
         );
+        let mut not_kept = None;
         let store = if folder.as_os_str().is_empty() {
             None
         } else {
             EventStore::open(folder, event_store::DEFAULT_LIMIT)
-                .inspect_err(|e| log::warn!("GPU events are not kept: {}", e.chain()))
+                .inspect_err(|e| {
+                    log::warn!("GPU events are not kept: {}", e.chain());
+                    not_kept = Some(e.chain());
+                })
                 .ok()
         };
         let (log, log_missing) = match Kmsg::open(root) {
@@ -75,6 +81,7 @@ impl GpuEvents {
         GpuEvents {
             joiner,
             store,
+            not_kept,
             log,
             log_missing,
             lasts,
@@ -136,6 +143,11 @@ impl GpuEvents {
         &self.lasts
     }
 
+    /// Why GPU events are not kept, for the health. `None`: they are, or need not be.
+    pub fn not_kept(&self) -> Option<String> {
+        self.not_kept.as_ref().map(|why| format!("GPU events are not kept: {why}"))
+    }
+
     /// Lines of the kernel log that were lost before they were read, and why there is no log at all.
     pub fn log_state(&self) -> (u64, Option<&str>) {
         (self.log.as_ref().map_or(0, Kmsg::lost), self.log_missing.as_deref())
@@ -161,7 +173,7 @@ impl GpuEvents {
                 code: Some(*code),
                 nvswitch: *nvswitch,
                 text: message.clone(),
-                gpu_instance: None,
+                ..Incoming::default()
             });
         } else if let Some((family, device, text)) = fact(&event.what) {
             self.joiner.fact(Fact {
@@ -218,8 +230,9 @@ impl GpuEvents {
                 Err(crate::error::Error::new(crate::error::Kind::BadInput, "an event as JSON").because(e))
             }
         };
-        if let Err(e) = written {
-            log::warn!("a GPU event is not kept: {}", e.chain());
+        self.not_kept = written.err().map(|e| e.chain());
+        if let Some(why) = &self.not_kept {
+            log::warn!("a GPU event is not kept: {why}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
             table::XID_UNLOGGED,
             tree::{Itself, tree},
         },
-        state::{AgentProcess, MAX_EVENTS, State},
+        state::{AgentProcess, MAX_EVENTS, State, Status},
     },
 };
 use std::{
@@ -202,6 +202,10 @@ impl Sampler {
         self.previous = sample;
         if let Some(gpu_events) = &mut self.gpu_events {
             gpu_events.observe(&state);
+            if let Some(why) = gpu_events.not_kept() {
+                state.health.reasons.push(why);
+                state.health.status = Status::Degraded;
+            }
         }
         state.events = events;
         state.coverage.push(uvm_process::coverage(&self.root));

@@ -5,6 +5,7 @@ use super::out::{self, say};
 use crate::clock::{Clock, SystemClock};
 use crate::diagnose::xid::{join::Joiner, record::Record, saved, text};
 use crate::error::{Error, Kind, Result};
+use crate::events::xid::catalogue::{self, Entry};
 use crate::host::inventory::Inventory;
 use crate::telemetry::event_store;
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::time::Duration;
     glake events show                       the newest in full\n  \
     glake events follow --json              each new or completed event as one JSON object\n  \
     dmesg --time-format iso | glake events explain -\n  \
+    glake events code 79                    what that Xid means and what to do\n  \
     glake events explain /var/log/kern.log  the events of a saved kernel log, no agent needed\n\n\
     An Xid is an error report of the GPU driver. UVM page faults are not errors: glake uvm.")]
 pub(super) struct Args {
@@ -60,6 +62,14 @@ enum What {
         #[arg(long = "for", value_name = "TIME", value_parser = since)]
         limit: Option<Duration>,
     },
+    /// What a code means and what to do about it; without CODE all that are known.
+    Code {
+        /// The number of an Xid.
+        code: Option<u32>,
+        /// One JSON object a line.
+        #[arg(long)]
+        json: bool,
+    },
     /// The events of a saved kernel log (dmesg, journalctl -k, /dev/kmsg); `-` is standard input.
     Explain {
         /// The log.
@@ -100,6 +110,7 @@ pub(super) fn run(args: Args) -> Result<u8> {
         What::List { store, since, json } => list(&store.store, since, json),
         What::Show { store, id, json } => show(&store.store, id.as_deref(), json),
         What::Follow { store, json, limit } => follow(&store.store, json, limit),
+        What::Code { code, json } => explain_code(code, json),
         What::Explain { file, json } => explain(&file, json),
     }
 }
@@ -131,9 +142,19 @@ pub(crate) fn stored(folder: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
+/// A folder that is not there holds no answer: no agent ever kept events in it.
+fn is_kept(folder: &Path) -> Result<()> {
+    if folder.symlink_metadata().err().is_none_or(|e| e.kind() != std::io::ErrorKind::NotFound) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Missing, format!("{} is not there: no agent has kept events in it", folder.display()))
+        .remedy("start one (`sudo glake run`), or name its folder with --store; a saved kernel log: `glake events explain FILE`"))
+}
+
 fn list(folder: &Path, since: Option<Duration>, json: bool) -> Result<u8> {
     let now = SystemClock.now().realtime_ns;
     let from = since.map_or(0, |s| now.saturating_sub(u64::try_from(s.as_nanos()).unwrap_or(u64::MAX)));
+    is_kept(folder)?;
     let records = stored(folder)?;
     let mut out = out::stdout();
     let chosen: Vec<&Record> = records.iter().filter(|r| r.at.realtime_ns >= from).collect();
@@ -149,6 +170,7 @@ fn list(folder: &Path, since: Option<Duration>, json: bool) -> Result<u8> {
 }
 
 fn show(folder: &Path, id: Option<&str>, json: bool) -> Result<u8> {
+    is_kept(folder)?;
     let records = stored(folder)?;
     let fits = |r: &&Record| id.is_none_or(|id| r.id.starts_with(id));
     let record = records.iter().rev().find(fits).ok_or_else(|| {
@@ -168,6 +190,9 @@ const LOOK: Duration = Duration::from_millis(200);
 
 fn follow(folder: &Path, json: bool, limit: Option<Duration>) -> Result<u8> {
     let started = std::time::Instant::now();
+    if let Err(e) = is_kept(folder) {
+        say(format_args!("glake: waiting: {}", e.chain()));
+    }
     let mut known: BTreeMap<String, Record> =
         stored(folder)?.into_iter().map(|r| (r.id.clone(), r)).collect();
     let mut size = size_of(folder);
@@ -200,6 +225,34 @@ fn size_of(folder: &Path) -> Vec<Option<(u64, u64)>> {
         .iter()
         .map(|n| std::fs::metadata(folder.join(n)).ok().map(|m| (m.ino(), m.len())))
         .collect()
+}
+
+fn explain_code(code: Option<u32>, json: bool) -> Result<u8> {
+    let chosen: Vec<&Entry> =
+        catalogue::CATALOGUE.iter().filter(|e| code.is_none_or(|code| e.code == code)).collect();
+    if let (Some(code), true) = (code, chosen.is_empty()) {
+        return Err(Error::new(Kind::Missing, format!("Xid {code} is not in the catalogue of this GLake"))
+            .remedy("NVIDIA's list is at docs.nvidia.com/deploy/xid-errors; `glake events code` prints the known ones"));
+    }
+    let mut out = out::stdout();
+    for entry in chosen {
+        let line = if json { code_json(entry) } else { text::entry(entry, code.is_some()) };
+        writeln!(out, "{line}").map_err(out::failed)?;
+    }
+    out.flush().map_err(out::failed)?;
+    Ok(exit::OK)
+}
+
+fn code_json(entry: &Entry) -> String {
+    serde_json::json!({
+        "xid": entry.code,
+        "meaning": entry.meaning,
+        "action": entry.action.label(),
+        "do_now": entry.action.sentence(),
+        "note": entry.note,
+        "only_follows": if entry.follows == catalogue::ANY { serde_json::json!("any") } else { entry.follows.into() },
+    })
+    .to_string()
 }
 
 fn explain(file: &Path, json: bool) -> Result<u8> {

@@ -120,7 +120,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads both files of `folder`. A missing folder is an empty store.
+/// Reads both files of `folder`. A missing folder is an empty store here.
 ///
 /// # Errors
 /// When a file is there and cannot be read.
@@ -135,6 +135,10 @@ pub fn read(folder: &Path) -> Result<Found> {
                     .map_err(|e| Error::os(format!("reading {}", path.display()), e))?;
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Err(Error::os(format!("opening {}", path.display()), e)
+                    .remedy("run as root, or as the user of the agent: events name processes"));
+            }
             Err(e) => return Err(Error::os(format!("opening {}", path.display()), e)),
         }
         decode(&bytes, &mut found);

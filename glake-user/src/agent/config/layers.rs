@@ -85,8 +85,11 @@ impl Layered {
             _ => None,
         };
         if let Some(path) = file {
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| Error::os(format!("reading the configuration {}", path.display()), e))?;
+            let text = std::fs::read_to_string(path).map_err(|e| {
+                Error::new(ErrorKind::Misuse, format!("reading the configuration {}", path.display()))
+                    .because(e)
+                    .remedy("--config names a text file that this user may read")
+            })?;
             layered.take_text(&text, path)?;
             layered.file = Some(path.clone());
         }

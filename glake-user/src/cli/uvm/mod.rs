@@ -236,7 +236,10 @@ impl Sink {
     fn news(&mut self, news: &News<'_>, quiet: bool) {
         match news {
             News::Waiting { pid } => {
-                say(format_args!("glake: waiting: process {pid} has not opened UVM yet"));
+                let module = std::path::Path::new("/sys/module/nvidia_uvm").exists();
+                let why =
+                    if module { "" } else { ": nvidia-uvm is not loaded on this host, no program can have" };
+                say(format_args!("glake: waiting: process {pid} has not opened UVM yet{why}"));
             }
             News::Attached { pid, comm, blind } => {
                 say(format_args!("glake: watching pid {pid} {comm}; {}", screen::blind_words(blind)));

@@ -44,6 +44,8 @@ pub struct Incoming {
     pub text: String,
     /// MIG: GPU instance.
     pub gpu_instance: Option<u32>,
+    /// The time as a saved log spells it, where that is no Unix time.
+    pub log_time: Option<String>,
 }
 
 /// What a process lookup gives.
@@ -212,7 +214,7 @@ impl Joiner {
         let gpu = incoming.pci.as_deref().and_then(|p| gpus::at(&self.host.gpus, p));
         let place = incoming.pci.as_deref().and_then(pci::sysfs);
         let dcgm = incoming.pci.as_deref().and_then(pci::dcgm);
-        let stamp = super::text::time(incoming.at.realtime_ns);
+        let stamp = super::text::when(incoming.at, incoming.log_time.as_deref());
         let since = incoming.at.realtime_ns.saturating_sub(WINDOW_NS);
         let mut history = BTreeMap::new();
         for p in self.past.iter().filter(|p| p.at_ns >= since && same_slot(&p.pci, &place)) {
@@ -228,6 +230,7 @@ impl Joiner {
             at: incoming.at,
             clock_error_ns: incoming.clock_error_ns,
             last: incoming.at,
+            log_time: incoming.log_time.clone(),
             uuid: gpu.and_then(|(_, g)| g.uuid.clone()),
             gpu: gpu.and_then(|(i, _)| u32::try_from(i).ok()),
             condition_before: self.condition(place.as_ref()),

@@ -145,6 +145,9 @@ pub struct Record {
     pub clock_error_ns: u64,
     /// The newest report.
     pub last: Stamp,
+    /// The time as a saved log spells it, where that is no Unix time; `at.realtime_ns` is 0 then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_time: Option<String>,
     /// As sysfs spells it. `None`: the driver did not say which GPU.
     pub pci: Option<String>,
     /// As DCGM spells it.

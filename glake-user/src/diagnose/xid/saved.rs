@@ -27,6 +27,11 @@ pub struct Read {
     pub findings: Vec<Finding>,
 }
 
+/// A log without years that goes back by so much has come into the next year.
+const HALF_A_YEAR_NS: u64 = YEAR_NS / 2;
+/// Of the year that days without one are counted in, a leap year.
+const YEAR_NS: u64 = 366 * 86_400 * 1_000_000_000;
+
 /// The PCIe links that the log speaks of.
 #[derive(Default)]
 struct Links {
@@ -91,14 +96,19 @@ pub fn read<'a>(lines: impl Iterator<Item = &'a str>, joiner: &mut Joiner) -> Re
     let mut found = Read::default();
     let (mut assembler, mut troubles, mut links) =
         (Assembler::default(), Troubles::default(), Links::default());
-    let mut now = Stamp::default();
+    let (mut now, mut spelt, mut years) = (Stamp::default(), None, 0);
     for text in lines {
         found.lines += 1;
         let time = log::time(text);
         if let Some(time) = time {
-            let ns = time.ns();
+            if matches!(time, log::Time::Yearless(_)) && time.ns() + years + HALF_A_YEAR_NS < now.monotonic_ns
+            {
+                years += YEAR_NS;
+            }
+            let ns = time.ns().saturating_add(years);
             let realtime_ns = if matches!(time, log::Time::Unix(_)) { ns } else { 0 };
             now = Stamp { monotonic_ns: ns, realtime_ns };
+            spelt = log::spelling(text).map(str::to_owned);
             found.records.extend(joiner.tick(now).into_iter().filter(|r| r.closed));
         }
         let trouble = troubles.line(now.monotonic_ns, text);
@@ -110,7 +120,7 @@ pub fn read<'a>(lines: impl Iterator<Item = &'a str>, joiner: &mut Joiner) -> Re
         found.reports += 1;
         found.without_time += u64::from(time.is_none());
         links.flush().into_iter().for_each(|fact| joiner.fact(fact));
-        joiner.report(&incoming(said, now), &|_| None);
+        joiner.report(&Incoming { log_time: spelt.clone(), ..incoming(said, now) }, &|_| None);
     }
     found.findings.extend(troubles.end().map(|trouble| finding::of_kernel(&trouble, None)));
     links.flush();

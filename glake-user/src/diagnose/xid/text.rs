@@ -1,6 +1,8 @@
 //! A record as people read it: what to do first.
 
 use super::record::{Fact, Record, Who};
+use crate::clock::Stamp;
+use crate::events::xid::catalogue::{self, Entry};
 use crate::units::duration_ns;
 use std::fmt::Write;
 
@@ -20,6 +22,15 @@ pub fn time(realtime_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{:03}Z", realtime_ns / 1_000_000 % 1000)
 }
 
+/// When, in UTC; or as a saved log spells it, where that does not tell its zone, its year or when the host was started.
+pub fn when(at: Stamp, log_time: Option<&str>) -> String {
+    match log_time {
+        _ if at.realtime_ns > 0 => time(at.realtime_ns),
+        Some(spelt) => spelt.to_owned(),
+        None => "time not told".to_owned(),
+    }
+}
+
 /// The name of the code: `Xid 31`, `SXid 12028`, or words where the driver gave none.
 pub fn code_name(record: &Record) -> String {
     match (record.nvswitch, record.code_told) {
@@ -27,6 +38,25 @@ pub fn code_name(record: &Record) -> String {
         (false, true) => format!("Xid {}", record.code),
         (false, false) => format!("no code (as Xid {})", record.code),
     }
+}
+
+/// A code of the catalogue, on one line or whole.
+pub fn entry(entry: &Entry, whole: bool) -> String {
+    let head = format!("Xid {:<4} {:<15}  {}", entry.code, entry.action.label(), entry.meaning);
+    if !whole {
+        return head;
+    }
+    let mut lines = vec![head, format!("DO NOW     {}", entry.action.sentence())];
+    if !entry.note.is_empty() {
+        lines.push(format!("NOTE       {}", entry.note));
+    }
+    if entry.follows == catalogue::ANY {
+        lines.push("FOLLOWS    any other code: look at that one".to_owned());
+    } else if !entry.follows.is_empty() {
+        let codes: Vec<String> = entry.follows.iter().map(u32::to_string).collect();
+        lines.push(format!("FOLLOWS    {}: where one of them came before, look at that", codes.join(", ")));
+    }
+    lines.join("\n")
 }
 
 /// One line for a list.
@@ -39,7 +69,7 @@ pub fn line(record: &Record) -> String {
     let folded = if folded.is_empty() { String::new() } else { format!("  (+ {})", folded.join(", ")) };
     format!(
         "{}  {gpu:<14}  {:<9} x{n:<4}  {:<15}  {who:<28}  {}{folded}",
-        time(record.at.realtime_ns),
+        when(record.at, record.log_time.as_deref()),
         code_name(record),
         record.action,
         record.meaning
@@ -69,7 +99,7 @@ fn write(out: &mut String, r: &Record) -> std::fmt::Result {
     writeln!(
         out,
         "{}  {}  {gpu}  UUID {uuid}  {place}{mig}   {}: {}",
-        time(r.at.realtime_ns),
+        when(r.at, r.log_time.as_deref()),
         r.host,
         code_name(r),
         r.meaning

@@ -75,8 +75,12 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
     let mut out = e.to_string();
     let mut next = e.source();
     while let Some(cause) = next {
-        out.push_str(": ");
-        out.push_str(&cause.to_string());
+        let words = cause.to_string();
+        // Some causes repeat the words of their own cause.
+        if !out.ends_with(&words) {
+            out.push_str(": ");
+            out.push_str(&words);
+        }
         next = cause.source();
     }
     out

@@ -7,21 +7,79 @@ pub enum Time {
     Boot(u64),
     /// Unix time in nanoseconds.
     Unix(u64),
+    /// What the clock on the wall showed, in a zone that is not told, as if that were UTC.
+    Wall(u64),
+    /// The same in a year that is not told either, since the begin of that year.
+    Yearless(u64),
 }
 
 impl Time {
     /// The number alone.
     pub fn ns(self) -> u64 {
         match self {
-            Time::Boot(ns) | Time::Unix(ns) => ns,
+            Time::Boot(ns) | Time::Unix(ns) | Time::Wall(ns) | Time::Yearless(ns) => ns,
         }
     }
 }
 
 /// Reads the time of a line of /dev/kmsg (`6,3964,206764307,-;...`), `dmesg` (`[  201.650687]`, also after `<6>`),
-/// `dmesg --time-format iso` with or without levels, and `journalctl -o short-iso`. `None`: another spelling.
+/// `dmesg --time-format iso` with or without levels, `dmesg -T` (`[Mon Mar  2 08:14:09 2026]`), `journalctl -o short-iso`, and syslog
+/// (`Mar  2 08:14:09 host kernel:`, also `journalctl`). `None`: another spelling.
 pub fn time(line: &str) -> Option<Time> {
-    kmsg(line).or_else(|| bracket(line)).or_else(|| iso(line))
+    kmsg(line).or_else(|| bracket(line)).or_else(|| iso(line)).or_else(|| syslog(line)).or_else(|| wall(line))
+}
+
+/// The time as the line spells it: what stands before the message, of those spellings that do not tell Unix time.
+pub fn spelling(line: &str) -> Option<&str> {
+    match time(line)? {
+        Time::Unix(_) => None,
+        Time::Yearless(_) => line.get(..15),
+        Time::Wall(_) => line.get(line.find('[')? + 1..line.find(']')?),
+        Time::Boot(_) if line.starts_with('[') || line.starts_with('<') => {
+            line.get(line.find('[')?..=line.find(']')?)
+        }
+        Time::Boot(_) => line.split(';').next(),
+    }
+}
+
+/// `Mar  2 08:14:09 `.
+fn syslog(line: &str) -> Option<Time> {
+    let head = line.get(..16)?.strip_suffix(' ')?;
+    let mut words = head.split_whitespace();
+    let (name, day, clock) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
+    // Any leap year: the day of the year only has to grow with time.
+    seconds(2000, month(name)?, day, clock)?
+        .checked_sub(days(2000, 1, 1) * 86_400)
+        .map(ns)
+        .map(Time::Yearless)
+}
+
+/// `[Mon Mar  2 08:14:09 2026]`.
+fn wall(line: &str) -> Option<Time> {
+    let at = line.find('[').filter(|at| *at < 16)?;
+    let (inside, _) = line[at + 1..].split_once(']')?;
+    let words: Vec<&str> = inside.split_whitespace().collect();
+    let [_, name, day, clock, year] = words[..] else { return None };
+    let year = year.parse().ok().filter(|year| (1970..=9999).contains(year))?;
+    seconds(year, month(name)?, day.parse().ok()?, clock).map(ns).map(Time::Wall)
+}
+
+fn ns(seconds: u64) -> u64 {
+    seconds.saturating_mul(1_000_000_000)
+}
+
+fn month(name: &str) -> Option<u64> {
+    const NAMES: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    NAMES.iter().zip(1..).find(|(short, _)| **short == name).map(|(_, month)| month)
+}
+
+/// Seconds since 1970 of a date and a `08:14:09`, as if in UTC.
+fn seconds(year: u64, month: u64, day: u64, clock: &str) -> Option<u64> {
+    let mut parts = clock.split(':').map(|part| part.parse::<u64>().ok());
+    let (h, m, s) = (parts.next()??, parts.next()??, parts.next()??);
+    let right = parts.next().is_none() && (1..=31).contains(&day) && h < 24 && m < 60 && s <= 60;
+    right.then(|| days(year, month, day) * 86_400 + h * 3600 + m * 60 + s)
 }
 
 fn kmsg(line: &str) -> Option<Time> {
@@ -109,8 +167,38 @@ mod tests {
         let east = "2025-01-21T05:41:44+0100 host kernel: NVRM: Xid";
         assert_eq!(time(east), Some(Time::Unix(1_737_434_504_000_000_000)));
         assert_eq!(time("1970-01-01T00:00:00Z x"), Some(Time::Unix(0)));
-        for other in ["", "NVRM: Xid (PCI:0000:3b:00): 31", "Jan 21 04:41:44 host kernel: x", "[pid 5] x"] {
+        let wall = 1_772_439_249_000_000_000;
+        assert_eq!(time("[Mon Mar  2 08:14:09 2026] NVRM: x"), Some(Time::Wall(wall)));
+        let day = 24 * 3600 * 1_000_000_000;
+        assert_eq!(time("Jan 21 00:00:00 host kernel: x"), Some(Time::Yearless(20 * day)));
+        assert_eq!(
+            time("Mar  2 00:00:01 host kernel: [  9.000001] x"),
+            Some(Time::Yearless(61 * day + 1_000_000_000))
+        );
+        for other in [
+            "",
+            "NVRM: Xid (PCI:0000:3b:00): 31",
+            "[pid 5] x",
+            "Mar 32 00:00:01 x y",
+            "Mar  2 25:00:01 x y",
+            "Mai  2 05:00:01 x y",
+            "[Mon Mar 2 08:14 2026] x",
+        ] {
             assert_eq!(time(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_is_no_unix_time_is_shown_as_the_log_spells_it() {
+        for (line, spelt) in [
+            ("Mar  2 08:14:09 node kernel: NVRM: x", Some("Mar  2 08:14:09")),
+            ("[Mon Mar  2 08:14:09 2026] NVRM: x", Some("Mon Mar  2 08:14:09 2026")),
+            ("<6>[  201.650687] NVRM: x", Some("[  201.650687]")),
+            ("6,3964,206764307,-;NVRM: x", Some("6,3964,206764307,-")),
+            ("2025-01-21T05:41:44+0100 host kernel: NVRM: x", None),
+            ("NVRM: x", None),
+        ] {
+            assert_eq!(spelling(line), spelt, "{line}");
         }
     }
 
@@ -120,6 +208,10 @@ mod tests {
             let _ = time(&text);
             let _ = time(&format!("2025-01-21T{text}"));
             let _ = time(&format!("kern : 2025-01-21T04:41:44{text}"));
+            for head in ["", "Mar  2 08:14:0", "[Mon Mar  2 08:14:09 ", "[", "1,2,3"] {
+                let line = format!("{head}{text}]");
+                prop_assert!(spelling(&line).is_none() || time(&line).is_some());
+            }
         }
     }
 }
