@@ -124,6 +124,10 @@ fn idle(guest: &Outcome) -> Result<(), Failed> {
     }
     // What had been counted stays.
     equal("replays", idle.uvm.and_then(|u| u.gpus.first().and_then(|g| g.replays)), Some(9))?;
+    // It has been told; after a reading that told nothing it would be taken for new.
+    let again =
+        guest.sample("woken")?.uvm.map_or(0, |u| u.gpus.iter().filter_map(|g| g.replays).sum::<u64>());
+    equal("replays after a reading of nothing", again, 0)?;
     equal("woken", probe(&guest.sample("woken")?, "uvm_faults")?.state, ProbeState::On)?;
     let held = uvm(guest, "held")?;
     let writes = of(&held, pid(guest, "hold.txt")?).iter().map(|s| s.cpu_faults[1]).sum::<u64>();

@@ -25,6 +25,7 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("glake uvm: a queue too small loses a known number and says so", small),
         guest.test("glake uvm: a process killed in the middle has a summary up to then", killed),
         guest.test("glake uvm --pid on a terminal shows all so far while the process runs", live),
+        guest.test("glake uvm: no permission and an unknown release are said with what to do", refused),
         guest.test("glake uvm: nothing is left: the module can be unloaded, a command still runs", unloaded),
     ]
 }
@@ -96,6 +97,19 @@ fn live(guest: &Outcome) -> Result<(), Failed> {
     ] {
         if !shown.contains(part) {
             return Err(format!("no {part:?} on the screen:\n{shown}").into());
+        }
+    }
+    Ok(())
+}
+
+fn refused(guest: &Outcome) -> Result<(), Failed> {
+    for (name, parts) in
+        [("denied", ["Permission denied", "CAP_SYS_PTRACE"]), ("unknown", ["620.05", "newer GLake"])]
+    {
+        equal(name, status(guest, name)?.as_str(), "1")?;
+        let said = guest.text(&format!("{name}.txt"))?;
+        if let Some(part) = parts.iter().find(|part| !said.contains(**part)) {
+            return Err(format!("{name}: no {part:?} in {said}").into());
         }
     }
     Ok(())

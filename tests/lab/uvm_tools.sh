@@ -61,6 +61,22 @@ sleep 4
 fold -w 80 /dev/vcs1 >/out/live.txt
 wait
 
+# Refused with the reason: to another user without a capability, and with a release that nobody knows.
+echo 'nobody:x:65534:65534::/:/bin/sh' >>/etc/passwd
+printf 'sleep 6000\n' >/tmp/alone
+uvmload </tmp/alone >/out/alone.txt &
+alone=$!
+while ! grep -q initialize /out/alone.txt; do sleep 0.1; done
+su -s /bin/sh nobody -c "glake uvm --pid $alone --for 1s" >/dev/null 2>/out/denied.txt
+echo $? >/out/denied_status.txt
+mkdir -p /run/version
+printf '620.05\n' >/run/version/version
+mount --bind /run/version/version /sys/module/nvidia_uvm/version
+glake uvm --pid $alone --for 1s >/dev/null 2>/out/unknown.txt
+echo $? >/out/unknown_status.txt
+umount /sys/module/nvidia_uvm/version
+wait
+
 # A queue keeps its process's memory and the module: both must be free now.
 uvm_unload
 echo $? >/out/unload_status.txt

@@ -113,9 +113,10 @@ impl Log {
         self.probes().iter().any(|p| p.name == name && p.state == ProbeState::On)
     }
 
-    /// Adds the Xids that nothing exact counts.
+    /// Adds the Xids that nothing exact counts. Those counted stay when the driver is gone: a count that comes back would be taken for
+    /// a new one.
     pub(crate) fn fill_xids(&self, xids: &mut Option<Vec<XidCount>>) {
-        if self.is_on(XID) {
+        if self.is_on(XID) || !self.tally.xids().is_empty() {
             xids.get_or_insert_default().extend_from_slice(self.tally.xids());
         }
     }

@@ -214,14 +214,18 @@ impl UvmUnit {
         self.drops.get(which).copied().unwrap_or(0)
     }
 
-    /// Everything counted so far. `None`: nothing is watched.
+    /// Everything counted so far. `None`: nothing is watched. The first reading after such a one counts from zero, or all before it
+    /// would be taken for new.
     pub(crate) fn read(&mut self, unit: &mut Unit, cgroups: &mut Cgroups) -> Option<Uvm> {
         self.judge(unit);
         let on = on(unit);
         let last = self.last.take();
         let now = self.maps.as_mut().filter(|_| on.notify && !self.distrusted).map(|m| m.read(on, cgroups));
         let mut both = match (last, now) {
-            (None, None) => return None,
+            (None, None) => {
+                self.earlier.clear();
+                return None;
+            }
             (Some(last), None) => last,
             (None, Some(now)) => now,
             (Some(mut last), Some(now)) => {
@@ -355,6 +359,22 @@ mod tests {
         assert!((0..9).all(|_| !idle.is_over(false)), "it would only come back at once");
         let after_a_job = [true, false, false].map(|in_use| idle.is_over(in_use));
         assert_eq!(after_a_job, [false, false, true]);
+    }
+
+    #[test]
+    fn what_was_counted_before_a_reading_of_nothing_does_not_come_again() {
+        let mut uvm = UvmUnit {
+            earlier: vec![gpu(Some("GPU-1"), 9, &[])],
+            last: Some(Uvm::default()),
+            ..UvmUnit::default()
+        };
+        let root = tempfile::tempdir().expect("a folder");
+        let (mut unit, mut cgroups) = (Unit::new(Group::Uvm), Cgroups::new(root.path()));
+        let last = uvm.read(&mut unit, &mut cgroups).expect("the last interval is told");
+        assert_eq!(last.gpus[0].replays, Some(9));
+        assert_eq!(uvm.read(&mut unit, &mut cgroups), None);
+        uvm.last = Some(Uvm::default());
+        assert_eq!(uvm.read(&mut unit, &mut cgroups).expect("watched again").gpus, []);
     }
 
     fn gpu(uuid: Option<&str>, replays: u64, batches: &[u64]) -> UvmGpu {
