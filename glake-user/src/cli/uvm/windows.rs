@@ -62,10 +62,7 @@ impl Windows {
             Turn::On => self.opened = now,
             Turn::Off => {
                 self.before += now.saturating_sub(self.opened);
-                // Windows that a late loop slept through are not made up for.
-                let every = self.share.map_or(Duration::MAX, |s| s.every);
-                let period = (now.as_nanos() / every.as_nanos().max(1)) as u32;
-                self.number = self.number.max(period) + 1;
+                self.number = self.share.map_or(0, |share| next(share, self.number, now));
             }
         }
         self.open = turn == Turn::On;
@@ -80,6 +77,13 @@ impl Windows {
     pub(super) fn sampled(&self) -> bool {
         self.share.is_some()
     }
+}
+
+/// The window after `number`, which closed at `now`. Those that a late loop slept through are not made up for.
+fn next(share: Share, number: u32, now: Duration) -> u32 {
+    let period = (now.as_nanos() / share.every.as_nanos().max(1)) as u32;
+    let next = (number + 1).max(period);
+    if start(share, next) < now { next + 1 } else { next }
 }
 
 /// Where in its period window `n` starts: at another place each time (multiples of the golden ratio, which never
@@ -124,6 +128,16 @@ mod tests {
         w.turned(Turn::Off, Duration::from_millis(31));
         assert_eq!(w.watched(Duration::from_millis(900)), Duration::from_millis(31));
         assert!(w.due().is_some_and(|due| due >= Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_window_that_ends_with_its_period_does_not_cost_the_next_one() {
+        let share = Share { on: Duration::from_millis(199), every: Duration::from_millis(200) };
+        let end = Duration::from_millis(400);
+        assert!(start(share, 2) > end);
+        assert_eq!(next(share, 1, end), 2);
+        assert_eq!(next(share, 1, Duration::from_millis(401)), 3, "its place has passed");
+        assert_eq!(next(share, 1, Duration::from_secs(2)), 10, "those slept through are not made up for");
     }
 
     #[test]
