@@ -27,9 +27,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     // These two decide, from topology, plain numbers and records of events.
     ("place", &["host"]),
     ("diagnose", &["events", "host"]),
-    ("embed", &["stitch", "gpu", "events", "host", "sys", "standin"]),
+    ("embed", &["copy", "stitch", "gpu", "events", "host", "sys", "standin"]),
     ("agent", BELOW),
-    // And the agent, which it starts.
+    // And the agent, which it starts, and embed: a copy of its own is told like any program's.
     ("cli", BELOW),
 ];
 
@@ -60,7 +60,7 @@ fn room_of(path: &Path) -> Option<&'static str> {
 fn allowed(room: &str, name: &str, test: bool) -> bool {
     let known = FREE.contains(&name) || ROOMS.iter().any(|(r, _)| *r == name);
     let may = ROOMS.iter().find(|(r, _)| *r == room).map_or(&[][..], |(_, may)| may);
-    let starts = room == "cli" && name == "agent";
+    let starts = room == "cli" && matches!(name, "agent" | "embed");
     !known
         || starts
         || name == room
