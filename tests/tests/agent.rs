@@ -188,3 +188,17 @@ fn an_agent_that_cannot_keep_gpu_events_is_degraded_and_says_why() {
     let healthy = Setup::new(&["--interval", "200ms"]).start();
     assert!(!healthy.get("/healthz").contains("not kept"));
 }
+
+#[test]
+fn a_damaged_store_is_told_at_the_start_and_the_agent_runs() {
+    if !can_watch() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("events.log"), [0x5a; 300]).unwrap();
+    let mut setup = Setup::new(&[]);
+    setup.env = vec![("GLAKE_EVENT_STORE".into(), folder.path().display().to_string())];
+    let agent = setup.start();
+    assert!(agent.log().contains("300 bytes are damaged"), "{}", agent.log());
+    assert!(agent.get("/healthz").contains("\"status\":\"ok\""), "what comes is kept");
+}

@@ -144,3 +144,20 @@ fn a_store_that_is_not_there_is_not_called_empty() {
     let ran = binary::run(&["events", "list", "--store", &empty.path().display().to_string()], "");
     assert!(ran.code == 0 && ran.stderr.contains("no events in"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_packed_log_is_refused_and_not_called_quiet() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes, tool) in [
+        ("kern.log.2.gz", &b"\x1f\x8b\x08\0\0\0"[..], "zcat"),
+        ("kern.log.xz", b"\xfd7zXZ\0\0", "xzcat"),
+        ("kern.log.zst", b"\x28\xb5\x2f\xfd\x04", "zstdcat"),
+        ("system.journal", b"LPKSHHRH\0\0", "journalctl -k -o short-iso --file"),
+    ] {
+        let path = folder.path().join(name).display().to_string();
+        std::fs::write(&path, bytes).expect("written");
+        let ran = binary::run(&["events", "explain", &path], "");
+        assert!(ran.code == 1 && ran.stdout.is_empty(), "{name}: {}", ran.stdout);
+        assert!(ran.stderr.contains(&format!("{tool} {path} | glake events explain -")), "{}", ran.stderr);
+    }
+}

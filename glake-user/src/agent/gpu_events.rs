@@ -243,6 +243,13 @@ fn past(folder: &Path) -> Result<Vec<Record>> {
         return Ok(Vec::new());
     }
     let found = event_store::read(folder)?;
+    if found.damaged_bytes > 0 {
+        log::warn!(
+            "{}: {} bytes are damaged, their GPU events are lost",
+            folder.display(),
+            found.damaged_bytes
+        );
+    }
     let mut by_id = BTreeMap::new();
     for record in found.records.iter().filter_map(|p| serde_json::from_slice::<Record>(p).ok()) {
         by_id.insert(record.id.clone(), record);

@@ -263,6 +263,7 @@ fn explain(file: &Path, json: bool) -> Result<u8> {
         std::fs::read(file)
     }
     .map_err(|e| Error::os(format!("reading {}", file.display()), e))?;
+    refuse_packed(&bytes, file)?;
     let log = String::from_utf8_lossy(&bytes);
     // The log may be another host's: this one's GPUs must not lend it their UUIDs.
     let host = Inventory { hostname: "(saved log)".into(), ..Inventory::default() };
@@ -299,6 +300,23 @@ fn explain(file: &Path, json: bool) -> Result<u8> {
         ));
     }
     Ok(exit::OK)
+}
+
+/// A rotated log or a journal holds no line that could be read: "no events" would be a lie about it.
+fn refuse_packed(bytes: &[u8], file: &Path) -> Result<()> {
+    const KINDS: [(&[u8], &str, &str); 5] = [
+        (b"\x1f\x8b", "compressed (gzip)", "zcat"),
+        (b"\xfd7zXZ\0", "compressed (xz)", "xzcat"),
+        (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "zstdcat"),
+        (b"BZh", "compressed (bzip2)", "bzcat"),
+        (b"LPKSHHRH", "a journal of systemd", "journalctl -k -o short-iso --file"),
+    ];
+    let Some((_, what, tool)) = KINDS.iter().find(|(mark, ..)| bytes.starts_with(mark)) else {
+        return Ok(());
+    };
+    let file = file.display();
+    Err(Error::new(Kind::BadInput, format!("{file} is {what}, not text"))
+        .remedy(format!("{tool} {file} | glake events explain -")))
 }
 
 fn to_json(record: &Record) -> Result<String> {
