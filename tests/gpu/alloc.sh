@@ -29,7 +29,7 @@ part() {
 }
 
 part conformance 40 "$bin/bench_alloc" conformance --device cuda:0
-part policy 60 "$bin/bench_alloc" policy --device cuda:0 --lag 0 --scale 1,1.13 "$recompute" "$varlen"
+part policy 100 "$bin/bench_alloc" policy --device cuda:0 --lag 0 --scale 1,0.9,1.03,1.13 "$recompute" "$varlen"
 part replay-recompute 40 "$bin/glake" replay-alloc "$recompute" --on cuda:0
 part replay-varlen 40 "$bin/glake" replay-alloc "$varlen" --on cuda:0
 part torch 80 python3 "$here/torch_replay.py" "$recompute" "$varlen"

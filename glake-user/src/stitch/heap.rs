@@ -7,7 +7,8 @@ use super::bins::UNIT;
 use super::checks::{Checks, GUARD};
 use super::depot::Depot;
 use super::driver::Driver;
-use super::lane::{self, LARGE, Lane, SMALL};
+use super::habits::{LARGE, SMALL};
+use super::lane::{self, Bounds, Lane};
 use super::lanes::{Lanes, lock};
 use super::options::Options;
 use super::recorder::Recorder;
@@ -119,7 +120,7 @@ impl Heap {
             front: Driver::new(Arc::clone(&device)),
             back: Driver::new(device),
             depot: Depot::new(options.max_bytes, options.budget.clone()),
-            lanes: Lanes::new(options.handle_bytes),
+            lanes: Lanes::new(Bounds { low_end: options.handle_bytes, vast: options.vast_bytes() }),
             totals: Totals::default(),
             busy: AtomicU32::new(0),
             captures: AtomicU32::new(0),

@@ -1,4 +1,4 @@
-//! The memory of one stream: its two spaces, its epochs, and what waits.
+//! The memory of one stream: its spaces, its epochs, and what waits.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,6 +6,7 @@ use super::apply::{Failure, apply};
 use super::depot::{Depot, Piece};
 use super::driver::Driver;
 use super::epochs::Epochs;
+use super::habits::{Habits, LARGE, LASTING, SMALL, SPACES, VAST};
 use super::kept::Kept;
 use super::plan::{Home, Offer, Part, Plan, Spot};
 use super::space::{Mapping, NIL, Node, Space, State};
@@ -14,14 +15,9 @@ use super::waiting::Waiting;
 use crate::error::Result;
 use crate::gpu::Stream;
 
-/// The space of small blocks, and that of large ones.
-pub(crate) const SMALL: usize = 0;
-pub(crate) const LARGE: usize = 1;
-/// How many spaces a lane has.
-pub(crate) const SPACES: usize = 2;
-
-/// A value of the pointer table: the node, and the space in the top bit.
-const SPACE_BIT: u32 = 1 << 31;
+/// A value of the pointer table: the node, and the space in the top two bits.
+const SPACE_SHIFT: u32 = 30;
+const NODE_MASK: u32 = (1 << SPACE_SHIFT) - 1;
 
 /// A mapping whose memory lives elsewhere by now; it is unmapped once its epoch is past.
 #[derive(Debug, Clone, Copy)]
@@ -72,9 +68,14 @@ pub(crate) struct Found {
     pub(crate) requested: u64,
 }
 
+/// The space and the node of a value of the pointer table.
+fn place(value: u32) -> (usize, u32) {
+    ((value >> SPACE_SHIFT) as usize, value & NODE_MASK)
+}
+
 pub(crate) struct Lane {
     pub(crate) stream: Stream,
-    pub(crate) spaces: [Space; 2],
+    pub(crate) spaces: [Space; SPACES],
     /// Of the small space.
     pub(crate) kept: Kept,
     table: PtrTable,
@@ -85,15 +86,24 @@ pub(crate) struct Lane {
     /// Streams recorded on blocks that are handed out.
     shared: HashMap<u64, Vec<Stream>>,
     pub(crate) tally: Tally,
+    habits: Habits,
+    bounds: Bounds,
+}
+
+/// Where sizes part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
     /// Large blocks from this size on are handed out from the low end of a free range.
-    low_end: u64,
+    pub(crate) low_end: u64,
+    /// Blocks from this size on have a space of their own.
+    pub(crate) vast: u64,
 }
 
 impl Lane {
-    pub(crate) fn new(stream: Stream, low_end: u64) -> Lane {
+    pub(crate) fn new(stream: Stream, bounds: Bounds) -> Lane {
         Lane {
             stream,
-            spaces: [Space::new(), Space::new()],
+            spaces: std::array::from_fn(|_| Space::new()),
             kept: Kept::new(),
             table: PtrTable::new(),
             epochs: Epochs::new(),
@@ -102,7 +112,8 @@ impl Lane {
             ticks: 0,
             shared: HashMap::new(),
             tally: Tally::default(),
-            low_end,
+            habits: Habits::default(),
+            bounds,
         }
     }
 
@@ -111,10 +122,24 @@ impl Lane {
         if space == SMALL {
             return self.take_small(size, requested);
         }
-        let node = self.spaces[space].fit(size)?;
+        self.take_in(self.spaces_for(size), size, requested)
+    }
+
+    /// A block from any free range of any large space: rather than going without.
+    pub(crate) fn take_anywhere(&mut self, space: usize, size: u64, requested: u64) -> Option<u64> {
+        if space == SMALL { None } else { self.take_in(&[LARGE, VAST, LASTING], size, requested) }
+    }
+
+    /// The spaces to look in for a large block; where none has room, the first one grows.
+    pub(crate) fn spaces_for(&self, size: u64) -> &'static [usize] {
+        if size >= self.bounds.vast { &[VAST, LARGE] } else { self.habits.spaces(size, self.tally.allocated) }
+    }
+
+    fn take_in(&mut self, spaces: &[usize], size: u64, requested: u64) -> Option<u64> {
+        let (space, node) = spaces.iter().find_map(|&s| Some((s, self.spaces[s].fit(size)?)))?;
         // Blocks smaller than a handle come from the high end, larger ones from the low end: so the small ones sit
         // together, and fewer handles are kept from being wholly free by one small block.
-        if size < self.low_end {
+        if size < self.bounds.low_end {
             let node = self.spaces[space].hand_out_high(node, size, requested);
             return Some(self.enter(space, node));
         }
@@ -150,7 +175,7 @@ impl Lane {
     /// Counts a node that was just handed out.
     fn enter(&mut self, space: usize, node: u32) -> u64 {
         let Node { start, size, requested, .. } = *self.spaces[space].node(node);
-        self.table.insert(start, node | if space == LARGE { SPACE_BIT } else { 0 });
+        self.table.insert(start, node | (space as u32) << SPACE_SHIFT);
         let t = &mut self.tally;
         t.allocated += size;
         t.requested += requested;
@@ -162,6 +187,9 @@ impl Lane {
         t.requested_peak = t.requested_peak.max(t.requested);
         t.blocks_peak = t.blocks_peak.max(t.blocks);
         t.active_peak = t.active_peak.max(t.allocated + t.pending);
+        if space != SMALL {
+            self.habits.came(size, self.tally.allocated);
+        }
         start
     }
 
@@ -172,15 +200,15 @@ impl Lane {
         Some(Found { size: node.size, requested: node.requested })
     }
 
-    fn locate(&self, ptr: u64) -> Option<(usize, u32)> {
+    pub(crate) fn locate(&self, ptr: u64) -> Option<(usize, u32)> {
         let value = self.table.get(ptr)?;
-        Some((if value & SPACE_BIT != 0 { LARGE } else { SMALL }, value & !SPACE_BIT))
+        Some(place(value))
     }
 
     /// Takes a block back. `None`: it is not this lane's. With streams recorded on it, it waits for them.
     pub(crate) fn give_back(&mut self, ptr: u64, driver: &Driver, other: Option<Stream>) -> Option<Found> {
         let value = self.table.remove(ptr)?;
-        let (space, at) = (if value & SPACE_BIT != 0 { LARGE } else { SMALL }, value & !SPACE_BIT);
+        let (space, at) = place(value);
         if self.spaces[space].node(at).lent {
             self.take_back_lent(space, at);
         }
@@ -189,6 +217,9 @@ impl Lane {
         self.tally.allocated -= node.size;
         self.tally.requested -= node.requested;
         self.tally.blocks -= 1;
+        if space != SMALL {
+            self.habits.went(node.size, self.tally.allocated);
+        }
         if !node.shared && other.is_none() {
             let epoch = self.epochs.touch();
             if space == SMALL && self.kept.put(at, node.size) {
@@ -447,41 +478,5 @@ impl Lane {
             self.tally.lost += zombie.size;
         }
         self.spaces[zombie.space].turn(zombie.node, state, 0);
-    }
-
-    /// The handles under a block and where they are mapped. Empty: not this lane's block.
-    pub(crate) fn handles_under(&self, ptr: u64) -> Vec<(u64, Mapping)> {
-        let Some((space, node)) = self.locate(ptr) else { return Vec::new() };
-        let space = &self.spaces[space];
-        space.mappings.range(space.mapped_under(node)).map(|(a, m)| (*a, *m)).collect()
-    }
-
-    /// Pins a block, once however often it is asked for; its free takes the pin back.
-    pub(crate) fn pin_until_freed(&mut self, ptr: u64) {
-        let Some((space, node)) = self.locate(ptr) else { return };
-        if !std::mem::replace(&mut self.spaces[space].nodes[node as usize].lent, true) {
-            self.set_pins(space, node, true);
-        }
-    }
-
-    #[cold]
-    fn take_back_lent(&mut self, space: usize, node: u32) {
-        self.spaces[space].nodes[node as usize].lent = false;
-        self.set_pins(space, node, false);
-    }
-
-    /// Pins or unpins the handles under a block. False: not this lane's block.
-    pub(crate) fn pin(&mut self, ptr: u64, on: bool) -> bool {
-        let Some((space, node)) = self.locate(ptr) else { return false };
-        self.set_pins(space, node, on);
-        true
-    }
-
-    fn set_pins(&mut self, space: usize, node: u32, on: bool) {
-        let space = &mut self.spaces[space];
-        let under = space.mapped_under(node);
-        for (_, mapping) in space.mappings.range_mut(under) {
-            mapping.pins = if on { mapping.pins + 1 } else { mapping.pins.saturating_sub(1) };
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::lane::Lane;
+use super::lane::{Bounds, Lane};
 use crate::error::{Error, Kind, Result};
 use crate::gpu::Stream;
 
@@ -22,17 +22,17 @@ pub(crate) struct Lanes {
     /// Filled slots in the order of their filling.
     order: Mutex<Vec<usize>>,
     count: AtomicUsize,
-    low_end: u64,
+    bounds: Bounds,
 }
 
 impl Lanes {
-    pub(crate) fn new(low_end: u64) -> Lanes {
+    pub(crate) fn new(bounds: Bounds) -> Lanes {
         let slot = || Slot { key: AtomicU64::new(0), lane: OnceLock::new() };
         Lanes {
             slots: (0..SLOTS).map(|_| slot()).collect(),
             order: Mutex::new(Vec::new()),
             count: AtomicUsize::new(0),
-            low_end,
+            bounds,
         }
     }
 
@@ -44,7 +44,7 @@ impl Lanes {
             let slot = &self.slots[at];
             let seen = slot.key.load(Ordering::Acquire);
             if seen == key {
-                return Ok(slot.lane.get_or_init(|| Box::new(Mutex::new(Lane::new(stream, self.low_end)))));
+                return Ok(slot.lane.get_or_init(|| Box::new(Mutex::new(Lane::new(stream, self.bounds)))));
             }
             if seen == 0 && self.fill(at, key) {
                 continue;

@@ -17,8 +17,8 @@ pub struct Options {
     /// `allocator.handle_bytes`: size of the physical handles for blocks of 1 MiB and more. Smaller ones waste less and
     /// cost more: the driver's time goes by their number.
     pub handle_bytes: u64,
-    /// `allocator.handles_per_block`: a block of more handles than this is made of larger ones, so that no allocation
-    /// waits long: 256 new handles are about 13 ms on an H200, 96 about 5 ms.
+    /// `allocator.handles_per_block`: a block of more handles than this lies apart from the others, so that it can grow where it
+    /// is: a block of 256 handles that must be put together anew takes about 13 ms on an H200.
     pub handles_per_block: u64,
     /// Requests below this are kept in the small-block pool.
     pub small_bytes: u64,
@@ -41,9 +41,9 @@ impl Default for Options {
         Options {
             max_bytes: None,
             budget: None,
-            remap_slack_ratio: 0.0,
+            remap_slack_ratio: 0.015,
             handle_bytes: 16 << 20,
-            handles_per_block: 256,
+            handles_per_block: 32,
             small_bytes: 1 << 20,
             ahead_bytes: 0,
             zombie_bytes: 64 << 30,
@@ -52,6 +52,13 @@ impl Default for Options {
             checks: false,
             log: false,
         }
+    }
+}
+
+impl Options {
+    /// Blocks from this size on lie apart.
+    pub(crate) fn vast_bytes(&self) -> u64 {
+        self.handles_per_block.saturating_mul(self.handle_bytes)
     }
 }
 
@@ -93,7 +100,7 @@ const NAMES: [(&str, &str, &str); 10] = [
     ("allocator.remap_slack_ratio", "gmlake.defrag_threshold", "a ratio from 0 to 1, as in 0.1"),
     ("allocator.max_bytes", "memory_pool.size", "a size, as in 40GiB, or none"),
     ("allocator.handle_bytes", "", "a size, as in 16MiB"),
-    ("allocator.handles_per_block", "", "a whole number from 1, as in 256"),
+    ("allocator.handles_per_block", "", "a whole number from 1, as in 32"),
     ("allocator.ahead_bytes", "", "a size, as in 64MiB"),
     ("allocator.zombie_bytes", "", "a size, as in 64GiB"),
     ("checks", "", "true or false"),

@@ -64,10 +64,14 @@ pub struct View {
     pub slack: u64,
     /// The unit of physical memory.
     pub granule: u64,
-    /// The size of a new handle of this block.
+    /// The usual size of a new handle.
     pub handle_bytes: u64,
+    /// The largest size of a new handle: above the usual for large blocks.
+    pub most_bytes: u64,
     /// The smallest size of a new handle, where the limits leave room for it.
     pub least_bytes: u64,
+    /// Whether the addition, where it stands alone, keeps its distance from what is mapped already: so it can grow later.
+    pub apart: bool,
     /// What driver calls cost.
     pub costs: Costs,
 }
@@ -148,9 +152,11 @@ fn gather(view: &View, spot: &Spot) -> Result<Vec<Part>, u64> {
     let mut parts = Vec::new();
     let mut left = need(view, spot);
     let usable = |o: &&Offer| o.home.is_none_or(|h| h.range != spot.free.0 || spot.free.1 == 0);
-    // A small block must not take a large handle to its pool: the next large block would take it back, and so on.
-    let (offers, too_large): (Vec<&Offer>, Vec<&Offer>) =
-        view.offers.iter().filter(usable).partition(|o| view.space != 0 || o.size <= view.handle_bytes);
+    // A small block must not take a handle from large blocks to its pool: the next large block would take it back, and so on.
+    let suits = |o: &&Offer| {
+        view.space != 0 || (o.size <= view.handle_bytes && o.home.is_none_or(|h| h.space == view.space))
+    };
+    let (offers, too_large): (Vec<&Offer>, Vec<&Offer>) = view.offers.iter().filter(usable).partition(suits);
     let (idle, homed): (Vec<&Offer>, Vec<&Offer>) = offers.into_iter().partition(|o| o.home.is_none());
     take(&mut parts, &mut left, idle);
     let within = view.slack.min(view.headroom).min(left) / view.granule * view.granule;
@@ -200,30 +206,40 @@ fn take(parts: &mut Vec<Part>, left: &mut u64, offers: Vec<&Offer>) {
     }
 }
 
-/// New handles: whole ones as far as they are allowed, then one or a few smaller ones. What they hold more than was needed
-/// is free address space, which the next block in that place extends.
+/// A handle holds at most this part of what is still to be made, as long as it is larger than the usual: the first ones are
+/// large, so that a large block needs few, and the last ones small, so that little is made too much.
+const PART: u64 = 4;
+
+/// New handles, the largest first. What they hold more than was needed is free address space, which the next block in that
+/// place extends.
 ///
 /// `bytes` at least, `room` at most, which is no less. The bytes made.
 fn make(view: &View, parts: &mut Vec<Part>, bytes: u64, room: u64) -> u64 {
     let mut made = 0;
     while made < bytes {
         let left = bytes - made;
-        let size = if left >= view.handle_bytes {
-            view.handle_bytes
-        } else {
-            // A power of two of granules; the smallest rest is one granule.
-            let exact = view.granule << (left / view.granule).ilog2();
-            let usual = exact.max(view.least_bytes).min(view.handle_bytes);
-            if usual <= room - made { usual } else { exact }
-        };
+        let wanted = power(left / PART).min(view.most_bytes).max(view.handle_bytes);
+        // The rest is a power of two of granules; the smallest rest is one granule.
+        let exact = view.granule << (left / view.granule).ilog2();
+        let size = if left >= wanted { wanted } else { exact.max(view.least_bytes).min(view.handle_bytes) };
+        let size = if size <= room - made { size } else { exact };
         parts.push(Part::New(size));
         made += size;
     }
     made
 }
 
+/// The largest power of two up to `bytes`, 0 for none.
+fn power(bytes: u64) -> u64 {
+    bytes.checked_ilog2().map_or(0, |log| 1 << log)
+}
+
 fn finish(view: &View, spot: Spot, parts: Vec<Part>, mapped: u64) -> Plan {
-    let at = if spot.grows_up() { spot.gap.0 } else { spot.gap.0 + spot.gap.1 - mapped };
+    let mut at = if spot.grows_up() { spot.gap.0 } else { spot.gap.0 + spot.gap.1 - mapped };
+    let distance = (mapped / PART).next_multiple_of(view.granule);
+    if view.apart && spot.free.1 == 0 && mapped + 2 * distance <= spot.gap.1 {
+        at += distance;
+    }
     let costs = &view.costs;
     let mut now_ns = 0;
     let mut later_ns = 0;
@@ -257,7 +273,9 @@ mod tests {
             slack: 0,
             granule: G,
             handle_bytes: 8 * G,
+            most_bytes: 8 * G,
             least_bytes: G,
+            apart: false,
             costs: Costs::H200,
         }
     }
@@ -336,6 +354,23 @@ mod tests {
     }
 
     #[test]
+    fn a_large_block_is_made_of_large_handles_that_become_smaller_towards_its_end() {
+        let mut v = view(200 * G);
+        v.most_bytes = 32 * G;
+        let sizes: Vec<u64> = plan(&v).unwrap().parts.iter().map(|p| p.size() / G).collect();
+        assert_eq!(sizes, [32, 32, 32, 16, 16, 16, 8, 8, 8, 8, 8, 8, 8]);
+    }
+
+    #[test]
+    fn a_place_of_its_own_keeps_its_distance_and_can_grow_both_ways() {
+        let mut v = view(8 * G);
+        v.apart = true;
+        assert_eq!(plan(&v).unwrap().at, (1 << 40) + 2 * G);
+        v.spots = vec![Spot { free: (0, 0), gap: (64 * G, 9 * G), nodes: (0, 0) }];
+        assert_eq!(plan(&v).unwrap().at, 64 * G, "no room for a distance");
+    }
+
+    #[test]
     fn too_little_memory_says_how_much_is_missing() {
         let mut v = view(5 * G);
         v.headroom = G;
@@ -367,10 +402,12 @@ mod tests {
         #[test]
         fn every_plan_is_large_enough_and_breaks_no_rule(
             size in 1..60 * G / 512, offers in offers(), headroom in 0..50_u64, slack in 0..10_u64,
-            free in 0..6_u64, room in 1..80_u64, least in 1..9_u64,
+            free in 0..6_u64, room in 1..80_u64, least in 1..9_u64, most in 8..40_u64, apart in any::<bool>(),
         ) {
             let mut v = view(size * 512);
             v.least_bytes = least * G;
+            v.most_bytes = most * G;
+            v.apart = apart;
             v.offers = offers;
             v.headroom = headroom * G;
             v.slack = slack * G;

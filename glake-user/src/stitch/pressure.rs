@@ -4,8 +4,9 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
+use super::habits::{LARGE, SMALL, VAST};
 use super::heap::{Heap, Want};
-use super::lane::{Lane, SMALL, Which};
+use super::lane::{Lane, Which};
 use super::lanes::lock;
 use super::plan::{Offer, Part, Plan, Shortage, View, plan};
 use crate::error::{Error, Kind, Result};
@@ -33,12 +34,29 @@ const SMALL_REGION: u64 = 4 << 30;
 /// take all that other processes could use. One question costs less than the first of its handles.
 const ASK_FIRST_BYTES: u64 = 1 << 30;
 
+/// A block of this many handles has some that are larger than the usual, by this factor at most; and the least is this part of
+/// the usual. The driver's time goes by the number of handles, and somebody waits for it.
+const MANY: u64 = 16;
+const LARGER: u64 = 4;
+const LEAST: u64 = 2;
+
+/// New handles hold at most this part of what the limits leave.
+const NEAR: u64 = 512;
+
 /// How an attempt to extend ended short of a block.
 enum Short {
     /// Bytes missing.
     Memory(u64),
     /// The device itself had no more, though the limit would have allowed it.
     Device,
+}
+
+impl Want {
+    /// The same, where the lane keeps blocks of this habit.
+    fn in_its_space(self, lane: &Lane) -> Want {
+        let space = if self.space == LARGE { lane.spaces_for(self.size)[0] } else { self.space };
+        Want { space, ..self }
+    }
 }
 
 impl Heap {
@@ -81,22 +99,31 @@ impl Heap {
             self.publish_now(&mut lane);
             return Ok(Ok(ptr));
         }
+        let want = &want.in_its_space(&lane);
         let plan = match self.make_plan(&mut lane, want, device_left)? {
             Ok(plan) => plan,
-            Err(missing) => return Ok(Err(Short::Memory(missing))),
+            Err(missing) => {
+                // Better beside blocks of another habit than not at all.
+                let Some(ptr) = lane.take_anywhere(want.space, want.size, want.requested) else {
+                    return Ok(Err(Short::Memory(missing)));
+                };
+                self.publish_now(&mut lane);
+                return Ok(Ok(ptr));
+            }
         };
         let new = new_bytes(&plan);
         if new >= ASK_FIRST_BYTES && device_left == u64::MAX && self.front.device.memory()?.free < new {
             return Ok(Err(Short::Device));
         }
         let grows = new > 0;
+        let spared = self.headroom() < want.size && plan.parts.iter().any(|p| matches!(p, Part::Take(_)));
         match lane.carry_out(&plan, want.space, (want.size, want.requested), &self.front, &self.depot) {
             Ok(ptr) => {
                 self.grows.store(grows, Ordering::Relaxed);
                 if self.options.log {
                     log_plan(&plan, want, &lane);
                 }
-                self.count_avoided(&plan, want.size);
+                self.totals.ooms_avoided.fetch_add(u64::from(spared), Ordering::Relaxed);
                 self.publish_now(&mut lane);
                 self.settle_zombies(&mut lane)?;
                 Ok(Ok(ptr))
@@ -108,12 +135,9 @@ impl Heap {
         }
     }
 
-    /// Counts an allocation for which the limit, or the device, had no new memory left.
-    fn count_avoided(&self, plan: &Plan, size: u64) {
-        let left = self.depot.limit().min(self.total).saturating_sub(self.depot.reserved());
-        if left < size && plan.parts.iter().any(|p| matches!(p, Part::Take(_))) {
-            self.totals.ooms_avoided.fetch_add(1, Ordering::Relaxed);
-        }
+    /// New memory that the limits, the budget that heaps share and the device leave, other processes left out.
+    fn headroom(&self) -> u64 {
+        self.depot.headroom().min(self.total.saturating_sub(self.depot.reserved()))
     }
 
     /// A plan, or the bytes that are missing.
@@ -141,6 +165,7 @@ impl Heap {
         let idle = self.depot.list().into_iter().map(|(handle, size)| Offer { handle, size, home: None });
         let mut offers: Vec<Offer> = idle.collect();
         offers.extend(lane.offers(self.own_ranges()));
+        let usual = self.handle_bytes(want);
         View {
             size: want.size,
             space: want.space as u8,
@@ -149,8 +174,10 @@ impl Heap {
             headroom: self.depot.headroom().min(device_left) / self.granule * self.granule,
             slack: self.slack(lane, want.size),
             granule: self.granule,
-            handle_bytes: self.handle_bytes(want),
-            least_bytes: if want.space == SMALL { self.granule } else { self.options.handle_bytes },
+            handle_bytes: usual,
+            most_bytes: if want.size >= MANY * usual { LARGER * usual } else { usual },
+            least_bytes: (usual / LEAST).next_multiple_of(self.granule),
+            apart: want.space == VAST,
             costs: self.costs,
         }
     }
@@ -160,14 +187,16 @@ impl Heap {
         if self.options.remap_while_busy { Which::All } else { Which::Past }
     }
 
-    /// The size of a new handle. All are alike, so that any wholly free one fits where one is needed, but for the handles
-    /// of very large blocks: the driver's time goes by their number, and somebody waits for it.
+    /// The usual size of a new handle: most are alike, so that any wholly free one fits where one is needed. Smaller where
+    /// little is left: what is held then must be used to the last byte.
     fn handle_bytes(&self, want: &Want) -> u64 {
         if want.space == SMALL {
             return self.granule;
         }
-        let share = want.size.div_ceil(self.options.handles_per_block.max(1)).next_multiple_of(self.granule);
-        share.max(self.options.handle_bytes)
+        let near = (self.headroom() / NEAR / self.granule)
+            .checked_ilog2()
+            .map_or(self.granule, |log| self.granule << log);
+        self.options.handle_bytes.min(near)
     }
 
     /// New memory that the policy prefers to remapping: `reserved <= peak allocated * (1 + ratio)`.

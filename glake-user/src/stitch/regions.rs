@@ -6,8 +6,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::error::{Error, Kind, Result};
 
 const CHUNK: usize = 64;
-/// Two spaces for each of the most lanes there may be.
-const CHUNKS: usize = 128;
+/// The spaces of each of the most lanes there may be.
+const CHUNKS: usize = 256;
 
 #[derive(Default)]
 struct Region {

@@ -1,7 +1,8 @@
 //! Giving memory back, and putting free memory together, on demand.
 
+use super::habits::{LARGE, SPACES};
 use super::heap::{Heap, Want};
-use super::lane::{LARGE, Lane, SPACES, Which};
+use super::lane::{Lane, Which};
 use super::lanes::lock;
 use super::plan::{Shortage, plan};
 use super::space::State;

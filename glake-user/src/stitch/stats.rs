@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use super::habits::SMALL;
 use super::heap::Heap;
-use super::lane::{Lane, SPACES, Tally};
+use super::lane::{Lane, Tally};
 use super::lanes::lock;
 use super::space::{Space, State};
 use crate::gpu::Call;
@@ -75,7 +76,7 @@ pub struct Stats {
     /// Allocations that would have failed without remapping.
     pub ooms_avoided: u64,
     /// The pools: small blocks, and large ones.
-    pub pools: [PoolStats; SPACES],
+    pub pools: [PoolStats; 2],
     /// The largest free mapped range of any stream.
     pub largest_free: u64,
     /// Free mapped bytes.
@@ -197,9 +198,9 @@ fn add_lane(stats: &mut Stats, lane: &Lane, pools: bool) {
     stats.zombie_bytes += t.zombie;
     stats.lost_bytes += t.lost;
     stats.free += lane.kept.bytes();
-    for (space, pool) in lane.spaces.iter().zip(&mut stats.pools) {
+    for (index, space) in lane.spaces.iter().enumerate() {
         if pools {
-            add_pool(pool, space);
+            add_pool(&mut stats.pools[usize::from(index != SMALL)], space);
         }
         stats.free += space.free_bytes;
         stats.largest_free = stats.largest_free.max(space.free.largest(&space.nodes));

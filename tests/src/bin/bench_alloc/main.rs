@@ -4,6 +4,7 @@
 mod calls;
 mod hot;
 mod kernels;
+mod limits;
 mod policy;
 
 use std::path::PathBuf;
@@ -73,6 +74,8 @@ fn main() -> Result<()> {
 /// Everything that runs without a GPU, the soak shortened.
 fn report() -> Result<()> {
     policy::report()?;
+    println!("\nUnder a limit, at a run-ahead of 50 ms");
+    limits::report(&default_traces())?;
     println!("\nAllocate + free without driver calls");
     hot::run(&hot::Args::host(&[1, 2, 4, 8], 300_000))?;
     println!("\nSoak");

@@ -21,10 +21,10 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', default_value = "16")]
     handles: Vec<u64>,
     /// Values of `allocator.handles_per_block`.
-    #[arg(long, value_delimiter = ',', default_value = "256")]
+    #[arg(long, value_delimiter = ',', default_value = "32")]
     per_block: Vec<u64>,
     /// Values of `allocator.remap_slack_ratio`.
-    #[arg(long, value_delimiter = ',', default_value = "0")]
+    #[arg(long, value_delimiter = ',', default_value = "0.015")]
     slack: Vec<f64>,
     /// How far the host runs ahead, in milliseconds.
     #[arg(long, value_delimiter = ',', default_value = "0,5,50,300")]
@@ -124,7 +124,7 @@ fn name(file: &Path) -> String {
 }
 
 /// The events of the first device.
-fn load(file: &Path) -> Result<Run> {
+pub(crate) fn load(file: &Path) -> Result<Run> {
     let recording = snapshot::read(file, Limits::default()).map_err(|e| anyhow!(e.chain()))?;
     let device = recording.devices.first().ok_or_else(|| anyhow!("{}: no device", file.display()))?;
     Ok(Run::of(&recording, device))
@@ -209,9 +209,9 @@ pub(crate) fn report() -> Result<()> {
         "--handles",
         "8,16,32",
         "--per-block",
-        "96,256",
+        "32,1000000",
         "--slack",
-        "0,0.02,0.1",
+        "0,0.015,0.1",
     ]))
 }
 
