@@ -1,6 +1,7 @@
 //! Where a request goes that fits in no free range, and which physical memory makes room for it: a pure value, made from
 //! a view of the heap and applied by `apply`.
 
+use super::habits::SMALL;
 use crate::gpu::{Costs, Handle};
 
 /// A place that can be made large enough: a free range (or none) beside unmapped address space.
@@ -152,23 +153,24 @@ fn gather(view: &View, spot: &Spot) -> Result<Vec<Part>, u64> {
     let mut parts = Vec::new();
     let mut left = need(view, spot);
     let usable = |o: &&Offer| o.home.is_none_or(|h| h.range != spot.free.0 || spot.free.1 == 0);
-    // A small block must not take a handle from large blocks to its pool: the next large block would take it back, and so on.
+    // Small and large blocks leave each other's handles alone while there are others: they would take them back, and so on.
+    let small = |space: u8| usize::from(space) == SMALL;
     let suits = |o: &&Offer| {
-        view.space != 0 || (o.size <= view.handle_bytes && o.home.is_none_or(|h| h.space == view.space))
+        o.home.is_none_or(|h| small(h.space) == small(view.space))
+            && (!small(view.space) || o.size <= view.handle_bytes)
     };
-    let (offers, too_large): (Vec<&Offer>, Vec<&Offer>) = view.offers.iter().filter(usable).partition(suits);
+    let (offers, foreign): (Vec<&Offer>, Vec<&Offer>) = view.offers.iter().filter(usable).partition(suits);
     let (idle, homed): (Vec<&Offer>, Vec<&Offer>) = offers.into_iter().partition(|o| o.home.is_none());
     take(&mut parts, &mut left, idle);
-    let within = view.slack.min(view.headroom).min(left) / view.granule * view.granule;
-    let mut headroom = view.headroom;
-    if within > 0 {
-        let made = make(view, &mut parts, within, headroom);
-        left = left.saturating_sub(made);
-        headroom -= made;
-    }
+    let movable: u64 = homed.iter().map(|o| o.size).sum();
+    // In one go, so that they are few: what the policy prefers, or what all that can be remapped leaves lacking.
+    let new = view.slack.min(left).max(left.saturating_sub(movable)).min(view.headroom) / view.granule * view.granule;
+    let made = make(view, &mut parts, new, view.headroom);
+    left = left.saturating_sub(made);
     take(&mut parts, &mut left, smallest_ranges_first(homed));
+    let headroom = view.headroom - made;
     if left > headroom {
-        take(&mut parts, &mut left, smallest_ranges_first(too_large));
+        take(&mut parts, &mut left, smallest_ranges_first(foreign));
     }
     if left > headroom {
         return Err(left - headroom);
@@ -208,7 +210,10 @@ fn take(parts: &mut Vec<Part>, left: &mut u64, offers: Vec<&Offer>) {
 
 /// A handle holds at most this part of what is still to be made, as long as it is larger than the usual: the first ones are
 /// large, so that a large block needs few, and the last ones small, so that little is made too much.
-const PART: u64 = 4;
+const PART: u64 = 3;
+
+/// A place of its own has this part of its size free on both sides.
+const ROOM: u64 = 4;
 
 /// New handles, the largest first. What they hold more than was needed is free address space, which the next block in that
 /// place extends.
@@ -236,7 +241,7 @@ fn power(bytes: u64) -> u64 {
 
 fn finish(view: &View, spot: Spot, parts: Vec<Part>, mapped: u64) -> Plan {
     let mut at = if spot.grows_up() { spot.gap.0 } else { spot.gap.0 + spot.gap.1 - mapped };
-    let distance = (mapped / PART).next_multiple_of(view.granule);
+    let distance = (mapped / ROOM).next_multiple_of(view.granule);
     if view.apart && spot.free.1 == 0 && mapped + 2 * distance <= spot.gap.1 {
         at += distance;
     }
@@ -336,6 +341,25 @@ mod tests {
     }
 
     #[test]
+    fn a_large_block_takes_the_handles_of_small_ones_only_when_nothing_else_is_left() {
+        let mut v = view(8 * G);
+        v.offers = (0..8).map(|n| homed(n, G, (50 + n) * G, G)).collect();
+        v.offers.iter_mut().flat_map(|o| &mut o.home).for_each(|home| home.space = 0);
+        assert_eq!(plan(&v).unwrap().parts, vec![Part::New(8 * G)]);
+        v.headroom = 0;
+        assert!(plan(&v).unwrap().parts.iter().all(|p| matches!(p, Part::Take(_))));
+    }
+
+    #[test]
+    fn what_is_new_is_made_in_one_go() {
+        let mut v = view(40 * G);
+        v.slack = 15 * G;
+        v.offers = vec![homed(1, 8 * G, 50 * G, 9 * G)];
+        let sizes: Vec<u64> = plan(&v).unwrap().parts.iter().map(|p| p.size() / G).collect();
+        assert_eq!(sizes, [8; 5]);
+    }
+
+    #[test]
     fn the_smallest_free_ranges_give_first() {
         let mut v = view(G);
         v.offers = vec![homed(1, G, 50 * G, 9 * G), homed(2, G, 90 * G, 2 * G)];
@@ -358,7 +382,7 @@ mod tests {
         let mut v = view(200 * G);
         v.most_bytes = 32 * G;
         let sizes: Vec<u64> = plan(&v).unwrap().parts.iter().map(|p| p.size() / G).collect();
-        assert_eq!(sizes, [32, 32, 32, 16, 16, 16, 8, 8, 8, 8, 8, 8, 8]);
+        assert_eq!(sizes, [32, 32, 32, 32, 16, 16, 8, 8, 8, 8, 8]);
     }
 
     #[test]

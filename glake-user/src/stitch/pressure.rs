@@ -102,16 +102,14 @@ impl Heap {
         let want = &want.in_its_space(&lane);
         let plan = match self.make_plan(&mut lane, want, device_left)? {
             Ok(plan) => plan,
-            Err(missing) => {
-                // Better beside blocks of another habit than not at all.
-                let Some(ptr) = lane.take_anywhere(want.space, want.size, want.requested) else {
-                    return Ok(Err(Short::Memory(missing)));
-                };
-                self.publish_now(&mut lane);
-                return Ok(Ok(ptr));
-            }
+            Err(missing) => return Ok(self.beside(&mut lane, want).ok_or(Short::Memory(missing))),
         };
         let new = new_bytes(&plan);
+        if new > self.slack(&lane, want.size)
+            && let Some(ptr) = self.beside(&mut lane, want)
+        {
+            return Ok(Ok(ptr));
+        }
         if new >= ASK_FIRST_BYTES && device_left == u64::MAX && self.front.device.memory()?.free < new {
             return Ok(Err(Short::Device));
         }
@@ -133,6 +131,13 @@ impl Heap {
             Err(e) if e.kind() == Kind::TimedOut => Ok(Err(Short::Device)),
             Err(e) => Err(e),
         }
+    }
+
+    /// A place beside blocks of another habit: better than none, and than more memory than the policy likes.
+    fn beside(&self, lane: &mut Lane, want: &Want) -> Option<u64> {
+        let ptr = lane.take_anywhere(want.space, want.size, want.requested)?;
+        self.publish_now(lane);
+        Some(ptr)
     }
 
     /// New memory that the limits, the budget that heaps share and the device leave, other processes left out.
