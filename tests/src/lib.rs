@@ -6,3 +6,4 @@ pub mod conformance;
 pub mod nvml;
 pub mod pty;
 pub mod readings;
+pub mod steps;

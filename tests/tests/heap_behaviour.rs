@@ -7,6 +7,7 @@ use glake::gpu::{Call, Costs, Device, Stream};
 use glake::standin::gpu::{Fault, HostGpu, Settings};
 use glake::stitch::trace::What;
 use glake::stitch::{Budget, Heap, Options, Reclaimer};
+use glake_tests::steps;
 
 const MIB: u64 = 1 << 20;
 
@@ -165,46 +166,9 @@ fn nothing_is_asked_or_unmapped_while_a_graph_is_captured() {
     assert!(heap.reclaim(u64::MAX).unwrap().unmapped > 0);
 }
 
-/// Foreground driver calls of each of `rounds` equal rounds.
-fn calls_by_round(rounds: usize, slack: f64, round: impl Fn(&Heap)) -> Vec<u64> {
-    let gpu = gpu(5_000_000, 4 << 30);
-    let heap = heap(&gpu, Options { remap_slack_ratio: slack, ..Options::default() });
-    (0..rounds)
-        .map(|_| {
-            let before = heap.stats().foreground_total().calls;
-            round(&heap);
-            gpu.advance(50_000_000);
-            heap.reclaim(u64::MAX).unwrap();
-            heap.stats().foreground_total().calls - before
-        })
-        .collect()
-}
-
 #[test]
-fn with_a_tenth_of_slack_a_repeating_step_needs_no_driver_call_after_the_third() {
-    let step = |heap: &Heap| {
-        let get = |size| heap.allocate(size, Stream(0)).unwrap().ptr;
-        let put = |ptr| heap.free(ptr, Stream(0)).unwrap();
-        let mut kept = Vec::new();
-        // Forward: each layer keeps two activations and drops two temporaries.
-        for layer in 0..12 {
-            let temporaries = (get(90 * MIB), get(3000 + layer));
-            kept.push(get(33 * MIB));
-            kept.push(get(7 * MIB + 512 * layer));
-            put(temporaries.0);
-            put(temporaries.1);
-        }
-        let loss = (get(500 * MIB), get(250 * MIB));
-        put(loss.0);
-        // Backward: in the other order, with a gradient of the same size for each.
-        for activation in kept.into_iter().rev() {
-            let gradient = get(40 * MIB);
-            put(activation);
-            put(gradient);
-        }
-        put(loss.1);
-    };
-    let calls = calls_by_round(8, 0.1, step);
+fn a_repeating_step_needs_no_driver_call_after_the_third() {
+    let calls = steps::calls_by_round(8, steps::training).unwrap();
     assert_eq!(calls[3..], [0; 5], "{calls:?}");
 }
 
@@ -214,16 +178,14 @@ fn sizes_that_repeat_in_any_order_come_to_rest() {
     let round = |heap: &Heap| {
         let mut live: Vec<u64> = Vec::new();
         for (i, size) in sizes.iter().cycle().take(60).enumerate() {
-            live.push(heap.allocate(*size, Stream(0)).unwrap().ptr);
+            live.push(heap.allocate(*size, Stream(0))?.ptr);
             if i % 3 == 2 {
-                heap.free(live.remove(i % live.len()), Stream(0)).unwrap();
+                heap.free(live.remove(i % live.len()), Stream(0))?;
             }
         }
-        for ptr in live {
-            heap.free(ptr, Stream(0)).unwrap();
-        }
+        live.into_iter().try_for_each(|ptr| heap.free(ptr, Stream(0)))
     };
-    let calls = calls_by_round(16, Options::default().remap_slack_ratio, round);
+    let calls = steps::calls_by_round(16, round).unwrap();
     assert_eq!(calls[10..], [0; 6], "{calls:?}");
 }
 

@@ -25,14 +25,40 @@ const CALM: u64 = 85;
 const DOWN: u64 = 90;
 const LOW: u64 = 65;
 
+/// Sizes of which no block is live are forgotten where there are more than so many.
+const REMEMBERED: usize = 4096;
+
 /// What is known of one size.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     live: u32,
     /// The era in which the first of those that are live came.
     since: u32,
     /// One of this size was freed while others stayed.
     freed: bool,
+    /// The most that were live at once: in the era `counted`, and in all earlier ones.
+    most: u32,
+    counted: u32,
+    before: u32,
+}
+
+impl Seen {
+    fn came(&mut self, era: u32) {
+        if self.live == 0 {
+            (self.since, self.freed) = (era, false);
+        }
+        self.live += 1;
+        (self.before, self.most, self.counted) =
+            (self.before_era(era), self.most_in(era).max(self.live), era);
+    }
+
+    fn before_era(&self, era: u32) -> u32 {
+        if self.counted == era { self.before } else { self.before.max(self.most) }
+    }
+
+    fn most_in(&self, era: u32) -> u32 {
+        if self.counted == era { self.most } else { 0 }
+    }
 }
 
 /// A multiplication is enough for sizes that the program itself chooses.
@@ -51,7 +77,7 @@ impl Hasher for SizeHasher {
     }
 }
 
-/// The habits of one stream's blocks. Only sizes that are live are remembered.
+/// The habits of one stream's blocks.
 #[derive(Default)]
 pub(crate) struct Habits {
     sizes: HashMap<u64, Seen, BuildHasherDefault<SizeHasher>>,
@@ -64,8 +90,10 @@ pub(crate) struct Habits {
 impl Habits {
     /// A block came; `allocated` bytes are allocated with it.
     pub(crate) fn came(&mut self, size: u64, allocated: u64) {
-        let seen = self.sizes.entry(size).or_insert(Seen { live: 0, since: self.era, freed: false });
-        seen.live += 1;
+        self.sizes.entry(size).or_default().came(self.era);
+        if self.sizes.len() > REMEMBERED {
+            self.sizes.retain(|_, seen| seen.live > 0);
+        }
         self.crest = self.crest.max(allocated);
         self.peak = self.peak.max(allocated);
     }
@@ -75,9 +103,6 @@ impl Habits {
         if let Some(seen) = self.sizes.get_mut(&size) {
             seen.live -= 1;
             seen.freed = true;
-            if seen.live == 0 {
-                self.sizes.remove(&size);
-            }
         }
         if allocated < share(self.crest, FALL) {
             self.era += 1;
@@ -96,10 +121,15 @@ impl Habits {
         &[LARGE, LASTING]
     }
 
+    /// Whether so many blocks of this size were live at once in an earlier era: the program repeats itself.
+    pub(crate) fn repeats(&self, size: u64) -> bool {
+        self.sizes.get(&size).is_some_and(|seen| seen.live < seen.before_era(self.era))
+    }
+
     /// Whether a block of this size will stay, as far as can be told: others of its size outlived an era, and none was freed.
     fn lasts(&self, size: u64, allocated: u64) -> bool {
         allocated < share(self.peak, CALM)
-            && self.sizes.get(&size).is_some_and(|seen| !seen.freed && seen.since < self.era)
+            && self.sizes.get(&size).is_some_and(|seen| seen.live > 0 && !seen.freed && seen.since < self.era)
     }
 }
 
@@ -164,12 +194,28 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_are_gone_are_forgotten() {
+    fn a_size_repeats_where_as_many_of_it_were_there_before_the_last_fall() {
         let mut habits = Habits::default();
-        for size in 1..1000 {
+        habits.came(10 * MIB, 10 * MIB);
+        habits.came(10 * MIB, 20 * MIB);
+        assert!(!habits.repeats(10 * MIB), "the first pass is no repetition");
+        habits.went(10 * MIB, 10 * MIB);
+        habits.went(10 * MIB, 0);
+        for live in 1..=2 {
+            assert!(habits.repeats(10 * MIB));
+            habits.came(10 * MIB, live * 10 * MIB);
+        }
+        assert!(!habits.repeats(10 * MIB), "a third was never there");
+        assert!(!habits.repeats(11 * MIB));
+    }
+
+    #[test]
+    fn of_sizes_that_are_gone_some_thousand_are_remembered() {
+        let mut habits = Habits::default();
+        for size in 1..3 * REMEMBERED as u64 {
             habits.came(size * MIB, size * MIB);
             habits.went(size * MIB, 0);
         }
-        assert!(habits.sizes.is_empty());
+        assert!(habits.sizes.len() <= REMEMBERED);
     }
 }

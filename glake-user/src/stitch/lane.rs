@@ -86,7 +86,7 @@ pub(crate) struct Lane {
     /// Streams recorded on blocks that are handed out.
     shared: HashMap<u64, Vec<Stream>>,
     pub(crate) tally: Tally,
-    habits: Habits,
+    pub(crate) habits: Habits,
     bounds: Bounds,
 }
 

@@ -164,7 +164,8 @@ fn gather(view: &View, spot: &Spot) -> Result<Vec<Part>, u64> {
     take(&mut parts, &mut left, idle);
     let movable: u64 = homed.iter().map(|o| o.size).sum();
     // In one go, so that they are few: what the policy prefers, or what all that can be remapped leaves lacking.
-    let new = view.slack.min(left).max(left.saturating_sub(movable)).min(view.headroom) / view.granule * view.granule;
+    let new = view.slack.min(left).max(left.saturating_sub(movable)).min(view.headroom) / view.granule
+        * view.granule;
     let made = make(view, &mut parts, new, view.headroom);
     left = left.saturating_sub(made);
     take(&mut parts, &mut left, smallest_ranges_first(homed));

@@ -43,6 +43,10 @@ const LEAST: u64 = 2;
 /// New handles hold at most this part of what the limits leave.
 const NEAR: u64 = 512;
 
+/// So much more of the peak, where the program repeats itself: what is remapped now would be remapped at every step, and memory
+/// is paid for once.
+const AGAIN: f64 = 0.03;
+
 /// How an attempt to extend ended short of a block.
 enum Short {
     /// Bytes missing.
@@ -204,11 +208,12 @@ impl Heap {
         self.options.handle_bytes.min(near)
     }
 
-    /// New memory that the policy prefers to remapping: `reserved <= peak allocated * (1 + ratio)`.
+    /// New memory that the policy prefers to remapping: `reserved <= peak allocated * (1 + ratio)`, see also [`AGAIN`].
     fn slack(&self, lane: &Lane, size: u64) -> u64 {
         let now = self.totals.allocated.load(Ordering::Relaxed) + size;
         let peak = self.totals.allocated_peak.load(Ordering::Relaxed).max(lane.tally.allocated_peak).max(now);
-        let allowed = (peak as f64 * (1.0 + self.options.remap_slack_ratio)) as u64;
+        let again = if lane.habits.repeats(size) { AGAIN } else { 0.0 };
+        let allowed = (peak as f64 * (1.0 + self.options.remap_slack_ratio + again)) as u64;
         allowed.saturating_sub(self.depot.reserved()) / self.granule * self.granule
     }
 

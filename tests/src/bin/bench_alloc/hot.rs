@@ -34,7 +34,15 @@ impl Args {
 /// Blocks alive while measuring, so that lists and tables have their usual length.
 const BLOCKS: usize = 400;
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+/// What a number of threads reached.
+pub(crate) struct Speed {
+    pub(crate) threads: usize,
+    pub(crate) median_ns: f64,
+    pub(crate) p99_ns: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<Vec<Speed>> {
+    let mut speeds = Vec::new();
     println!("{:>7} {:>10} {:>10} {:>10} {:>14}", "threads", "median ns", "p99 ns", "p99.9 ns", "pairs/s");
     for &threads in &args.threads {
         let device = device(&args.device)?;
@@ -60,14 +68,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             all.extend(times);
         }
         all.sort_by(f64::total_cmp);
+        let speed = Speed { threads, median_ns: percentile(&all, 0.5), p99_ns: percentile(&all, 0.99) };
         println!(
             "{threads:>7} {:>10.0} {:>10.0} {:>10.0} {rate:>14.0}",
-            percentile(&all, 0.5),
-            percentile(&all, 0.99),
+            speed.median_ns,
+            speed.p99_ns,
             percentile(&all, 0.999),
         );
+        speeds.push(speed);
     }
-    Ok(())
+    Ok(speeds)
 }
 
 /// Times of single pairs, the cost of reading the clock taken off; and the seconds of a run without the clock.

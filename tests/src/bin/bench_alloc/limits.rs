@@ -13,8 +13,16 @@ use glake::stitch::{Heap, HeapTarget, Options};
 /// Thousandths of the peak that the limit leaves above it.
 const ABOVE: [u64; 7] = [8, 10, 12, 14, 16, 20, 25];
 
+/// Of the limits at which expandable segments run out of memory: how many there were, and at how many GLake finished.
+#[derive(Default)]
+pub(crate) struct Tight {
+    pub(crate) tried: u32,
+    pub(crate) finished: u32,
+}
+
 /// One line per trace and scale: for each limit, who finishes.
-pub(crate) fn report(files: &[std::path::PathBuf]) -> Result<()> {
+pub(crate) fn report(files: &[std::path::PathBuf]) -> Result<Tight> {
+    let mut tight = Tight::default();
     for file in files {
         let base = super::policy::load(file)?;
         for scale in [1.0, 0.9, 1.13] {
@@ -24,6 +32,10 @@ pub(crate) fn report(files: &[std::path::PathBuf]) -> Result<()> {
             for above in ABOVE {
                 let limit = peak / 1000 * (1000 + above);
                 let (theirs, ours) = (expandable(&events, limit)?, glake(&events, limit)?);
+                if theirs.failed.is_some() {
+                    tight.tried += 1;
+                    tight.finished += u32::from(ours.failed.is_none());
+                }
                 let said = |out: &Outcome| if out.failed.is_none() { "finished" } else { "out of memory" };
                 println!(
                     "  {:.1} % more: expandable_segments {:<13}  glake {:<13}  late {:.3} %  longest stall {:.1} ms",
@@ -36,7 +48,7 @@ pub(crate) fn report(files: &[std::path::PathBuf]) -> Result<()> {
             }
         }
     }
-    Ok(())
+    Ok(tight)
 }
 
 fn name(file: &Path) -> String {

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "results go to stdout")]
 
 mod calls;
+mod goals;
 mod hot;
 mod kernels;
 mod limits;
@@ -62,8 +63,8 @@ enum What {
 fn main() -> Result<()> {
     let Some(what) = Args::parse().what else { return report() };
     match what {
-        What::Policy(args) => policy::run(&args),
-        What::Hot(args) => hot::run(&args),
+        What::Policy(args) => policy::run(&args).map(|_| ()),
+        What::Hot(args) => hot::run(&args).map(|_| ()),
         What::Soak { operations } => hot::soak(operations),
         What::Conformance { device } => conform(&device),
         What::Calls { gpu } => calls::run(gpu),
@@ -71,15 +72,20 @@ fn main() -> Result<()> {
     }
 }
 
-/// Everything that runs without a GPU, the soak shortened.
+/// Everything that runs without a GPU, the soak shortened, and which goals are met.
 fn report() -> Result<()> {
-    policy::report()?;
+    let mut goals = goals::Goals::default();
+    policy::report(&mut goals)?;
     println!("\nUnder a limit, at a run-ahead of 50 ms");
-    limits::report(&default_traces())?;
+    goals.of_limits(&limits::report(&default_traces())?);
+    println!("\nA step that repeats: driver calls in each");
+    goals.of_steps()?;
     println!("\nAllocate + free without driver calls");
-    hot::run(&hot::Args::host(&[1, 2, 4, 8], 300_000))?;
+    goals.of_hot_path(&hot::run(&hot::Args::host(&[1, 2, 4, 8], 300_000))?);
     println!("\nSoak");
-    hot::soak(2_000_000)
+    hot::soak(2_000_000)?;
+    goals.print();
+    Ok(())
 }
 
 /// The device of a name: `host` or `cuda:N`.

@@ -12,6 +12,8 @@ use glake::stitch::snapshot::{self, Limits, Run};
 use glake::stitch::trace::{Outcome, TraceEvent, play, scaled};
 use glake::stitch::{Heap, HeapTarget, Options};
 
+use super::goals::Goals;
+
 /// What to play, and how.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -49,17 +51,17 @@ struct Setting {
 }
 
 /// One line of the table.
-struct Row {
+pub(crate) struct Row {
     trace: String,
-    scale: f64,
+    pub(crate) scale: f64,
     lag_ms: u64,
     setting: Setting,
-    outcome: Outcome,
-    expandable_ns: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) expandable_ns: u64,
     wall_ms: u128,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<Vec<Row>> {
     let files = if args.files.is_empty() { super::default_traces() } else { args.files.clone() };
     println!(
         "{:<16} {:>5} {:>6} {:>6} {:>5} {:>6} {:>9} {:>9} {:>7} {:>13} {:>8} {:>8} {:>8} {:>7} {:>7}",
@@ -79,6 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "calls",
         "wall ms"
     );
+    let mut rows = Vec::new();
     for file in &files {
         let base = load(file)?;
         for &scale in &args.scale {
@@ -88,23 +91,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 for &lag_ms in &args.lag {
                     let start = Instant::now();
                     let outcome = one(&args.device, &events, setting, lag_ms)?;
-                    print(
-                        &Row {
-                            trace: name(file),
-                            scale,
-                            lag_ms,
-                            setting,
-                            outcome,
-                            expandable_ns: expandable.warm_up_foreground_ns,
-                            wall_ms: start.elapsed().as_millis(),
-                        },
-                        args.steps,
-                    );
+                    let row = Row {
+                        trace: name(file),
+                        scale,
+                        lag_ms,
+                        setting,
+                        outcome,
+                        expandable_ns: expandable.warm_up_foreground_ns,
+                        wall_ms: start.elapsed().as_millis(),
+                    };
+                    print(&row, args.steps);
+                    rows.push(row);
                 }
             }
         }
     }
-    Ok(())
+    Ok(rows)
 }
 
 /// Every combination of the settings asked for.
@@ -191,15 +193,15 @@ fn print(row: &Row, steps: bool) {
 
 /// What `cargo xtask bench alloc` prints: both training runs at every run-ahead and scale, the users' snapshots, and the
 /// curve of the settings.
-pub(crate) fn report() -> Result<()> {
+pub(crate) fn report(goals: &mut Goals) -> Result<()> {
     let args =
         |text: &[&str]| <Alone as clap::Parser>::parse_from(std::iter::once(&"policy").chain(text)).args;
     println!("Both training runs, every run-ahead and scale; driver time modelled on the H200's call costs");
-    run(&args(&[]))?;
+    goals.of_runs(&run(&args(&[]))?);
     println!("\nUsers' snapshots");
     let mut cases = args(&["--lag", "50", "--scale", "1"]);
     cases.files = super::user_snapshots();
-    run(&cases)?;
+    goals.of_snapshots(&run(&cases)?);
     println!("\nThe curve of the settings");
     run(&args(&[
         "--lag",
@@ -212,7 +214,8 @@ pub(crate) fn report() -> Result<()> {
         "32,1000000",
         "--slack",
         "0,0.015,0.1",
-    ]))
+    ]))?;
+    Ok(())
 }
 
 #[derive(clap::Parser)]
