@@ -62,10 +62,10 @@ impl Goals {
         self.judge(goal, reach == rows.len(), format!("{reach} of {}", rows.len()));
     }
 
-    /// Limits at which expandable segments run out of memory.
+    /// Runs under limits.
     pub(crate) fn of_limits(&mut self, tight: &Tight) {
-        let found = format!("at {} of the {} limits tried", tight.finished, tight.tried);
-        self.judge("finishes where expandable segments do not", tight.finished > 0, found);
+        let found = format!("at {} limits; at {} only they finish", tight.only_glake, tight.only_expandable);
+        self.judge("finishes where expandable segments do not", tight.only_glake > 0, found);
     }
 
     /// A step that repeats.

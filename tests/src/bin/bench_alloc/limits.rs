@@ -13,11 +13,11 @@ use glake::stitch::{Heap, HeapTarget, Options};
 /// Thousandths of the peak that the limit leaves above it.
 const ABOVE: [u64; 7] = [8, 10, 12, 14, 16, 20, 25];
 
-/// Of the limits at which expandable segments run out of memory: how many there were, and at how many GLake finished.
+/// At how many limits only one of the two finished.
 #[derive(Default)]
 pub(crate) struct Tight {
-    pub(crate) tried: u32,
-    pub(crate) finished: u32,
+    pub(crate) only_glake: u32,
+    pub(crate) only_expandable: u32,
 }
 
 /// One line per trace and scale: for each limit, who finishes.
@@ -32,9 +32,10 @@ pub(crate) fn report(files: &[std::path::PathBuf]) -> Result<Tight> {
             for above in ABOVE {
                 let limit = peak / 1000 * (1000 + above);
                 let (theirs, ours) = (expandable(&events, limit)?, glake(&events, limit)?);
-                if theirs.failed.is_some() {
-                    tight.tried += 1;
-                    tight.finished += u32::from(ours.failed.is_none());
+                match (theirs.failed.is_some(), ours.failed.is_some()) {
+                    (true, false) => tight.only_glake += 1,
+                    (false, true) => tight.only_expandable += 1,
+                    _ => {}
                 }
                 let said = |out: &Outcome| if out.failed.is_none() { "finished" } else { "out of memory" };
                 println!(
