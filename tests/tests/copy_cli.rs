@@ -193,3 +193,22 @@ fn the_agent_counts_the_copies_of_programs_that_end_before_it_looks() {
     wait("the copies to be counted", || (metric(&agent.get("/metrics"), &to_gpu) >= 6e6).then_some(()));
     assert!(metric(&agent.get("/metrics"), &["glake_copy_duration_seconds_count", "page_cache"]) >= 2.0);
 }
+
+#[test]
+fn another_gpu_relays_where_it_is_named_and_the_bytes_are_the_same() {
+    let home = folder();
+    let source = file(home.path(), "model.bin", 30_000_000);
+    let base = ["copy", source.as_str(), "gpu:0", "--lanes", "2", "--part", "64KiB"];
+    let with = |more: &[&str]| glake(home.path(), &[&base[..], more].concat());
+    let copied = json(&with(&["--relay", "gpu:1", "--verify", "--json"]));
+    assert_eq!((&copied["bytes"], &copied["verified_bytes"]), (&30_000_000.into(), &30_000_000.into()));
+    assert!(copied["relayed_bytes"].as_u64() > Some(0), "{copied}");
+    let explained = with(&["--relay", "gpu:1", "--explain"]);
+    assert!(explained.stdout.contains("over 1 other GPU too"), "{}", explained.stdout);
+    let alone = json(&with(&["--json"]));
+    assert_eq!(alone["relayed_bytes"], 0);
+    let itself = with(&["--relay", "gpu:0"]);
+    assert!(itself.code != 0 && itself.stderr.contains("is the GPU that is copied to"), "{}", itself.stderr);
+    let nobody = with(&["--relay", "gpu:64"]);
+    assert!(nobody.code != 0 && nobody.stderr.contains("host GPU 64"), "{}", nobody.stderr);
+}

@@ -15,7 +15,7 @@ use glake::standin::gpu::{self, Fault, HostGpu};
 use proptest::prelude::*;
 
 const SETTINGS: Settings =
-    Settings { lanes: 3, parts_per_lane: 2, limit: Duration::from_secs(30), after: None };
+    Settings { lanes: 3, parts_per_lane: 2, limit: Duration::from_secs(30), after: None, relays: Vec::new() };
 
 fn lanes(source: &Arc<Source>) -> Vec<Arc<dyn Lane>> {
     let source = || Arc::clone(source);

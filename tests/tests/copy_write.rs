@@ -14,7 +14,7 @@ use glake::standin::gpu::{self, Fault, HostGpu};
 use proptest::prelude::*;
 
 const SETTINGS: Settings =
-    Settings { lanes: 3, parts_per_lane: 2, limit: Duration::from_secs(30), after: None };
+    Settings { lanes: 3, parts_per_lane: 2, limit: Duration::from_secs(30), after: None, relays: Vec::new() };
 
 fn host(lag_ns: u64) -> Arc<HostGpu> {
     let settings = gpu::Settings { capacity: 256 << 20, lag_ns, ..gpu::Settings::default() };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::copy::{engine_for, gpu, show};
+use super::copy::{PeerArgs, engine_for, gpu, show};
 use super::{exit, out};
 use crate::copy::engine::{self, Wish};
 use crate::copy::rates::{Rate, Rates};
@@ -38,6 +38,8 @@ struct CopyArgs {
     /// The GPU.
     #[arg(long, value_name = "gpu:N", value_parser = gpu, default_value = "gpu:0")]
     device: u32,
+    #[command(flatten)]
+    peers: PeerArgs,
     /// Copies of each setting; the median counts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=100))]
     runs: u8,
@@ -55,7 +57,7 @@ pub(super) fn run(args: Args) -> Result<u8> {
     if source.size() == 0 {
         return Err(Error::new(Kind::BadInput, format!("{} is empty", args.file.display())));
     }
-    let engine = engine_for(args.device)?;
+    let engine = engine_for(args.device, &args.peers)?;
     let room = Room::new(engine.device(), source.size())?;
     let span = Span { offset: 0, size: source.size(), address: room.address() };
     let facts = engine.facts(&source, source.size());

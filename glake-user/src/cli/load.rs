@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::copy::{WayArgs, engine_for, gpu, show};
+use super::copy::{PeerArgs, WayArgs, engine_for, gpu, show};
 use super::{exit, out, values};
 use crate::copy::engine::Wish;
 use crate::copy::room::Room;
@@ -32,6 +32,8 @@ pub(super) struct Args {
     device: u32,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    peers: PeerArgs,
     /// Load it several times, in turn with a plain copy, and compare.
     #[arg(long)]
     bench: bool,
@@ -59,7 +61,7 @@ pub(super) fn run(args: Args) -> Result<u8> {
         let what = format!("{} holds no bytes of weights", args.path.display());
         return Err(Error::new(Kind::BadInput, what));
     }
-    let engine = engine_for(args.device)?;
+    let engine = engine_for(args.device, &args.peers)?;
     let room = Room::new(engine.device(), size)?;
     let wish = args.way.wish(Some(args.limit));
     let once = |wish: &Wish| load(&engine, &checkpoint, &places, room.address(), wish);
@@ -85,7 +87,8 @@ pub(super) fn run(args: Args) -> Result<u8> {
 
 fn load(engine: &Engine, all: &Checkpoint, places: &[Placed], base: u64, wish: &Wish) -> Result<Loaded> {
     let bar = show::bar(all.size());
-    let mut whole = Moved { bytes: 0, elapsed: Duration::ZERO, cpu: Duration::ZERO, notes: Vec::new() };
+    let mut whole =
+        Moved { bytes: 0, elapsed: Duration::ZERO, cpu: Duration::ZERO, relayed: 0, notes: Vec::new() };
     let mut decided = None;
     for (index, shard) in all.shards.iter().enumerate() {
         let spans = Shard::spans(places, index, base);
@@ -95,6 +98,7 @@ fn load(engine: &Engine, all: &Checkpoint, places: &[Placed], base: u64, wish: &
         whole.bytes += moved.bytes;
         whole.elapsed += moved.elapsed;
         whole.cpu += moved.cpu;
+        whole.relayed += moved.relayed;
         for note in moved.notes {
             if !whole.notes.contains(&note) {
                 whole.notes.push(note);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::job::{Moved, Settings, read};
 use super::lanes::{IoUring, Lane, Pread};
 use super::rates::{self, Rate, Rates};
+use super::relay::Relay;
 use super::ring::Ring;
 use super::route::{self, Decision, Facts, Way};
 use super::source::Source;
@@ -20,6 +21,9 @@ use crate::gpu::{Device, Stream};
 /// Bytes that the reference way reads at a time, as a loader that maps a file and copies tensors roughly does.
 const PLAIN: usize = 64 << 20;
 
+/// Parts that one peer carries at a time, unless told otherwise.
+const CHANNELS: usize = 4;
+
 /// Threads and bytes of a part that write a file: the disk is the limit, and a few large writes are enough for it.
 const SAVE: (usize, usize) = (4, 8 << 20);
 
@@ -31,6 +35,9 @@ pub struct Engine {
     rates: Rates,
     note: Option<String>,
     ring: Mutex<Option<Arc<Ring>>>,
+    peers: Vec<Arc<dyn Device>>,
+    channels: usize,
+    relays: Mutex<Vec<Arc<Relay>>>,
 }
 
 /// How one copy is to be done.
@@ -61,7 +68,37 @@ impl Engine {
         let pci = device.pci_address();
         let node = pci.as_deref().and_then(|pci| crate::host::inventory::numa_node(Path::new("/"), pci));
         let gpu = pci.unwrap_or_else(|| device.name());
-        Engine { device, gpu, node, rates, note, ring: Mutex::new(None) }
+        let (ring, relays) = (Mutex::new(None), Mutex::new(Vec::new()));
+        Engine { device, gpu, node, rates, note, ring, peers: Vec::new(), channels: CHANNELS, relays }
+    }
+
+    /// Lets the links of other GPUs carry parts too, `channels` at a time each. Memory that is copied to or from must be given
+    /// access to after this: [`Device::set_access`]. `Unsupported` where a GPU does not reach this one's memory.
+    pub fn relay_over(&mut self, peers: Vec<Arc<dyn Device>>, channels: usize) -> Result<()> {
+        for peer in &peers {
+            self.device.enable_peer(peer.ordinal())?;
+        }
+        (self.peers, self.channels) = (peers, channels);
+        Ok(())
+    }
+
+    /// Relays whose slots hold parts of this size, and what is to be said of peers that cannot relay now.
+    fn relays(&self, part_bytes: usize) -> (Vec<Arc<Relay>>, Vec<String>) {
+        let mut held = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = Vec::new();
+        if held.iter().any(|r| r.slot_size() < part_bytes) {
+            held.clear();
+        }
+        for peer in &self.peers {
+            if held.iter().any(|r| r.device().ordinal() == peer.ordinal()) {
+                continue;
+            }
+            match Relay::new(Arc::clone(peer), &*self.device, self.channels, part_bytes) {
+                Ok(relay) => held.push(Arc::new(relay)),
+                Err(e) => notes.push(format!("GPU {} does not relay: {}", peer.ordinal(), e.chain())),
+            }
+        }
+        (held.clone(), notes)
     }
 
     /// The GPU.
@@ -93,9 +130,10 @@ impl Engine {
             cached: source.cached_share(),
             direct: IoUring { source: Arc::clone(source), polled: false }.probe().map_err(|e| e.chain()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            peers: self.peers.len(),
             measured: ways
                 .iter()
-                .filter_map(|way| self.rates.best(*way, &self.gpu, &disk).cloned())
+                .filter_map(|way| self.rates.best(*way, &self.gpu, &disk, self.peers.len()).cloned())
                 .collect(),
         }
     }
@@ -134,8 +172,10 @@ impl Engine {
     ) -> Result<Moved> {
         let (lanes, part_bytes) = wish.setting.unwrap_or(SAVE);
         let ring = self.ring(lanes * 2, part_bytes)?;
-        let settings = Settings { lanes, parts_per_lane: 2, limit: wish.limit(), after: wish.after };
-        let moved = super::write::write(path, image, &self.device, &ring, &settings, progress)?;
+        let (relays, notes) = self.relays(part_bytes);
+        let settings = Settings { lanes, parts_per_lane: 2, limit: wish.limit(), after: wish.after, relays };
+        let mut moved = super::write::write(path, image, &self.device, &ring, &settings, progress)?;
+        moved.notes.extend(notes);
         self.count(Direction::FromGpu, Way::Disk, &moved);
         Ok(moved)
     }
@@ -153,13 +193,16 @@ impl Engine {
         let moved = match lane_of(decision.way, source, wish.polled) {
             Some(lane) => {
                 let ring = self.ring(decision.lanes * decision.parts_per_lane, decision.part_bytes)?;
+                let (relays, notes) = self.relays(decision.part_bytes);
                 let settings = Settings {
+                    relays,
                     lanes: decision.lanes,
                     parts_per_lane: decision.parts_per_lane,
                     limit: wish.limit(),
                     after: wish.after,
                 };
                 let mut moved = read(source, spans, &self.device, &ring, &lane, &settings, progress)?;
+                moved.notes.extend(notes);
                 if let Err(why) = ring.registered() {
                     moved.notes.push(format!("the ring is plain memory, slower to copy from: {why}"));
                 }
@@ -172,7 +215,7 @@ impl Engine {
     }
 
     fn count(&self, direction: Direction, way: Way, moved: &Moved) {
-        tally::count(self.device.pci_address(), direction, way, moved.bytes, moved.elapsed);
+        tally::count(self.device.pci_address(), direction, way, moved);
     }
 }
 
@@ -225,7 +268,7 @@ fn plain(
     let used = cpu();
     let ns = |t: rustix::time::Timespec| t.tv_sec * 1_000_000_000 + t.tv_nsec;
     let cpu = Duration::from_nanos(u64::try_from(ns(used) - ns(cpu_begun)).unwrap_or(0));
-    Ok(Moved { bytes: moved, elapsed: begun.elapsed(), cpu, notes: Vec::new() })
+    Ok(Moved { bytes: moved, elapsed: begun.elapsed(), cpu, relayed: 0, notes: Vec::new() })
 }
 
 /// A measurement made now.
@@ -235,6 +278,7 @@ pub fn rate(engine: &Engine, source: &Source, decision: &Decision, moved: &Moved
     Rate {
         way: decision.way,
         gpu: engine.gpu().to_owned(),
+        peers: if decision.way == Way::Plain { 0 } else { engine.peers.len() },
         disk: (decision.way == Way::Disk).then(|| disk_of(source)),
         lanes: decision.lanes,
         part_bytes: decision.part_bytes,

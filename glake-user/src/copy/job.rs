@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::lanes::{Lane, Outcome};
+use super::paths::{Paths, Sent, Toward};
 use super::span::{Chunk, Span, chunks};
-use super::{Ring, Source};
+use super::{Relay, Ring, Source};
 use crate::error::{Error, Kind, Result};
-use crate::gpu::{Device, Stream};
+use crate::gpu::{Device, Refused, Stream};
+use crate::sys::buffer::Part;
 
 /// How long lanes get to notice that a copy is given up.
 const GRACE: Duration = Duration::from_millis(500);
@@ -17,7 +19,7 @@ const GRACE: Duration = Duration::from_millis(500);
 const REPORT: Duration = Duration::from_millis(100);
 
 /// How a copy is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Threads.
     pub lanes: usize,
@@ -27,6 +29,8 @@ pub struct Settings {
     pub limit: Duration,
     /// Work of this stream must be over before the device memory is used.
     pub after: Option<Stream>,
+    /// Peers that carry parts too.
+    pub relays: Vec<Arc<Relay>>,
 }
 
 /// What a copy did.
@@ -38,6 +42,8 @@ pub struct Moved {
     pub elapsed: Duration,
     /// What the lanes' threads used of CPUs.
     pub cpu: Duration,
+    /// Of them, over peers.
+    pub relayed: u64,
     /// What went another way than asked, and why.
     pub notes: Vec<String>,
 }
@@ -46,10 +52,10 @@ pub struct Moved {
 pub struct Job {
     /// What it does, for messages: "copying FILE".
     doing: String,
-    /// The GPU.
-    pub device: Arc<dyn Device>,
-    /// The stream that all copies of the job are in.
-    pub stream: Stream,
+    device: Arc<dyn Device>,
+    /// The stream that all copies over the GPU's own link are in.
+    stream: Stream,
+    paths: Paths,
     chunks: Vec<Chunk>,
     next: AtomicUsize,
     stop: AtomicBool,
@@ -82,7 +88,29 @@ impl Job {
         Ok(left)
     }
 
-    /// Counts bytes that are on the device.
+    /// Sends a filled part to the device.
+    pub(super) fn upload(&self, part: Part, chunk: &Chunk) -> Result<Sent, Refused> {
+        self.paths.send(&*self.device, self.stream, part, &chunk.pieces, Toward::Gpu)
+    }
+
+    /// Begins to fill a part from the device.
+    pub(super) fn download(&self, part: Part, chunk: &Chunk) -> Result<Sent, Refused> {
+        self.paths.send(&*self.device, self.stream, part, &chunk.pieces, Toward::Host)
+    }
+
+    /// Whether a part is through. Does not wait.
+    pub(super) fn is_done(&self, sent: &Sent) -> Result<bool> {
+        self.paths.is_done(&*self.device, sent)
+    }
+
+    /// Waits until a part is through. Also when the time is over: a copy that is nearly there is waited for a moment, so that its
+    /// part is not lost.
+    pub(super) fn land(&self, sent: Sent) -> Result<Part> {
+        let left = self.time().max(Duration::from_millis(200));
+        self.paths.land(&*self.device, sent, u64::try_from(left.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Counts bytes that are where they belong.
     pub fn arrived(&self, bytes: u64) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -137,6 +165,7 @@ pub(super) fn carry_out(
         doing,
         device: Arc::clone(device),
         stream,
+        paths: Paths::new(settings.relays.clone()),
         chunks,
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
@@ -146,7 +175,15 @@ pub(super) fn carry_out(
     });
     let begun = Instant::now();
     let before = settings.after.map(|other| device.record(other)).transpose()?;
-    let waits = before.map_or(Ok(()), |event| device.stream_wait(stream, event));
+    let waits = match before {
+        None => Ok(()),
+        Some(event) if settings.relays.is_empty() => device.stream_wait(stream, event),
+        // A peer's streams do not wait for this GPU's events: the host does.
+        Some(event) => {
+            let limit = u64::try_from(settings.limit.as_nanos()).unwrap_or(u64::MAX);
+            device.wait(event, limit)
+        }
+    };
     let ended = waits.and_then(|()| run(&job, ring, lane, settings, progress));
     let elapsed = begun.elapsed();
     // Destroying a stream waits for its work, which may be what never ends.
@@ -156,7 +193,7 @@ pub(super) fn carry_out(
     }
     let cpu = ended?;
     let notes = std::mem::take(&mut *job.notes.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(Moved { bytes: job.moved(), elapsed, cpu, notes })
+    Ok(Moved { bytes: job.moved(), elapsed, cpu, relayed: job.paths.relayed(), notes })
 }
 
 /// Starts the lanes and waits for them; the CPU time they used.
@@ -176,8 +213,11 @@ fn run(
         let share = parts.split_off(parts.len() - parts.len() / (lanes - number));
         let (shared, lane, tell) = (Arc::clone(job), Arc::clone(lane), tell.clone());
         let work = move || {
+            let outcome = lane.run(&shared, share);
+            // Whoever is told that it is over holds all there is: the file, the job and its relays are nobody else's then.
+            drop((shared, lane));
             // The receiver may be gone: then the copy was given up, and the parts count as lost.
-            let _ = tell.send(lane.run(&shared, share));
+            let _ = tell.send(outcome);
         };
         let thread = std::thread::Builder::new().name(format!("glake-copy-{number}"));
         if let Err(e) = thread.spawn(work) {

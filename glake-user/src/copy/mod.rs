@@ -11,7 +11,9 @@
 pub mod engine;
 pub mod job;
 pub mod lanes;
+mod paths;
 pub mod rates;
+pub mod relay;
 pub mod ring;
 pub mod room;
 pub mod route;
@@ -23,6 +25,7 @@ pub mod write;
 
 pub use engine::{Engine, Wish};
 pub use job::{Moved, Settings, read};
+pub use relay::Relay;
 pub use ring::Ring;
 pub use source::Source;
 pub use span::Span;

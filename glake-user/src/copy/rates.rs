@@ -19,6 +19,9 @@ pub struct Rate {
     pub gpu: String,
     /// The disk: the device number of the file's file system, as `major:minor`. Only for ways that read the disk.
     pub disk: Option<String>,
+    /// Other GPUs whose links carried parts too.
+    #[serde(default)]
+    pub peers: usize,
     /// Threads.
     pub lanes: usize,
     /// Bytes of a part.
@@ -100,17 +103,21 @@ impl Rates {
     pub fn add(&mut self, new: Vec<Rate>) {
         for rate in new {
             let same = |r: &Rate| {
-                (r.way, &r.gpu, &r.disk, r.lanes, r.part_bytes)
-                    == (rate.way, &rate.gpu, &rate.disk, rate.lanes, rate.part_bytes)
+                (r.way, &r.gpu, &r.disk, r.peers, r.lanes, r.part_bytes)
+                    == (rate.way, &rate.gpu, &rate.disk, rate.peers, rate.lanes, rate.part_bytes)
             };
             self.rates.retain(|r| !same(r));
             self.rates.push(rate);
         }
     }
 
-    /// The fastest measured setting of a way; for ways that read the disk, on that disk.
-    pub fn best(&self, way: Way, gpu: &str, disk: &str) -> Option<&Rate> {
-        let fits = |r: &&Rate| r.way == way && r.gpu == gpu && r.disk.as_deref().is_none_or(|d| d == disk);
+    /// The fastest measured setting of a way with as many peers; for ways that read the disk, on that disk. The plain copy has
+    /// none.
+    pub fn best(&self, way: Way, gpu: &str, disk: &str, peers: usize) -> Option<&Rate> {
+        let peers = if way == Way::Plain { 0 } else { peers };
+        let fits = |r: &&Rate| {
+            r.way == way && r.peers == peers && r.gpu == gpu && r.disk.as_deref().is_none_or(|d| d == disk)
+        };
         self.rates.iter().filter(fits).max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
     }
 }
@@ -124,6 +131,7 @@ mod tests {
             way,
             gpu: "0000:3b:00.0".to_owned(),
             disk: (way == Way::Disk).then(|| "259:0".to_owned()),
+            peers: 0,
             lanes,
             part_bytes: 4 << 20,
             bytes: 1 << 30,
@@ -148,11 +156,12 @@ mod tests {
         rates.save(&path).unwrap();
         let (read, note) = Rates::load(&path);
         assert_eq!((read.rates.len(), note), (3, None));
-        let best = |way, gpu, disk| read.best(way, gpu, disk).map(|r| r.bytes_per_second);
+        let best = |way, gpu, disk| read.best(way, gpu, disk, 0).map(|r| r.bytes_per_second);
         assert_eq!(best(Way::PageCache, "0000:3b:00.0", "8:0"), Some(50e9));
         assert_eq!(best(Way::Disk, "0000:3b:00.0", "259:0"), Some(2e9));
         assert_eq!(best(Way::Disk, "0000:3b:00.0", "8:0"), None);
         assert_eq!(best(Way::PageCache, "0000:aa:00.0", "8:0"), None);
+        assert_eq!(read.best(Way::PageCache, "0000:3b:00.0", "8:0", 1), None, "measured without peers");
     }
 
     #[test]

@@ -46,6 +46,11 @@ impl Room {
         Ok(room)
     }
 
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The first address.
     pub fn address(&self) -> u64 {
         self.address

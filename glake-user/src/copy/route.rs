@@ -48,6 +48,8 @@ pub struct Facts {
     pub direct: Result<(), String>,
     /// CPUs that this process may use.
     pub cpus: usize,
+    /// Other GPUs whose links carry parts too.
+    pub peers: usize,
     /// The best measurement of each way on this host, GPU and disk.
     pub measured: Vec<Rate>,
 }
@@ -196,7 +198,8 @@ fn rows(facts: &Facts, chosen: Way, reason: &str) -> Vec<Row> {
             why: "what a program does that reads into plain memory and copies that".to_owned(),
         },
     ];
-    for way in ["registered page cache", "multi-path", "cuFile (GDS)", "p2p NVMe -> GPU"] {
+    all.push(multi_path(facts, chosen));
+    for way in ["registered page cache", "cuFile (GDS)", "p2p NVMe -> GPU"] {
         let why = "this version of GLake has no such route".to_owned();
         all.push(Row { way, bytes_per_second: None, state: State::NotBuilt, why });
     }
@@ -204,12 +207,29 @@ fn rows(facts: &Facts, chosen: Way, reason: &str) -> Vec<Row> {
     all
 }
 
+/// Whether links of other GPUs help.
+fn multi_path(facts: &Facts, chosen: Way) -> Row {
+    let (state, why) = match facts.peers {
+        _ if chosen == Way::Plain => (State::Rejected, "a plain copy has one way".to_owned()),
+        0 => (State::Rejected, "no other GPU was named to relay: --relay gpu:N".to_owned()),
+        n => {
+            let also = format!("over {n} other GPU{} too, part by part, whichever is free", plural(n));
+            (State::Chosen, also)
+        }
+    };
+    Row { way: "multi-path", bytes_per_second: None, state, why }
+}
+
+fn plural(n: usize) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn facts(cached: Option<f64>) -> Facts {
-        Facts { size: 4_290_000_000, cached, direct: Ok(()), cpus: 16, measured: Vec::new() }
+        Facts { size: 4_290_000_000, cached, direct: Ok(()), cpus: 16, peers: 0, measured: Vec::new() }
     }
 
     fn rate(way: Way, lanes: usize, bytes_per_second: f64) -> Rate {
@@ -217,6 +237,7 @@ mod tests {
             way,
             gpu: String::new(),
             disk: None,
+            peers: 0,
             lanes,
             part_bytes: 8 << 20,
             bytes: 0,
@@ -273,5 +294,12 @@ mod tests {
         assert!(decision.rows[0].why.contains("--route"));
         assert_eq!(decision.rows.iter().filter(|r| r.state == State::Chosen).count(), 1);
         assert_eq!(decision.rows.len(), 7);
+        let peers = decide(&Facts { peers: 1, ..facts(Some(1.0)) }, None);
+        assert_eq!(
+            peers.rows.iter().filter(|r| r.state == State::Chosen).count(),
+            2,
+            "a way, and more links for it"
+        );
+        assert_eq!(peers.rows[0].way, Way::PageCache.label());
     }
 }

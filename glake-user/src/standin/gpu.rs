@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::gpu_memory::GpuMemory;
+use super::gpu_space::Space;
 use super::gpu_stream::{Streams, Work};
 use crate::error::{Error, Kind, Result};
 use crate::gpu::{Call, Costs, Device, Event, Granularity, Handle, InFlight, Memory, Piece, Refused, Stream};
@@ -47,7 +48,6 @@ pub struct Fault {
 }
 
 struct Inner {
-    memory: GpuMemory,
     streams: Streams,
     faults: Vec<Fault>,
     /// Why the device is lost.
@@ -58,15 +58,29 @@ struct Inner {
 pub struct HostGpu {
     settings: Settings,
     now_ns: AtomicU64,
+    space: Space,
     inner: Mutex<Inner>,
 }
 
 impl HostGpu {
     /// A GPU as described.
     pub fn new(settings: Settings) -> Result<HostGpu> {
-        let memory = GpuMemory::new(settings.capacity, settings.granularity)?;
-        let inner = Inner { memory, streams: Streams::new(), faults: Vec::new(), lost: None };
-        Ok(HostGpu { settings, now_ns: AtomicU64::new(0), inner: Mutex::new(inner) })
+        let mut one = HostGpu::peers(&[settings])?;
+        one.pop().ok_or_else(|| Error::new(Kind::Misuse, "a host without GPUs"))
+    }
+
+    /// GPUs of one host, which can reach each other's memory where they give access to it. At most 64.
+    pub fn peers(settings: &[Settings]) -> Result<Vec<HostGpu>> {
+        let settings = &settings[..settings.len().min(64)];
+        let memories = settings.iter().map(|s| GpuMemory::new(s.capacity, s.granularity));
+        let spaces = Space::of(memories.collect::<Result<_>>()?);
+        let gpu = |(space, settings): (Space, &Settings)| HostGpu {
+            settings: *settings,
+            now_ns: AtomicU64::new(0),
+            space,
+            inner: Mutex::new(Inner { streams: Streams::new(), faults: Vec::new(), lost: None }),
+        };
+        Ok(spaces.zip(settings).map(gpu).collect())
     }
 
     /// Adds a fault to come.
@@ -100,7 +114,7 @@ impl HostGpu {
 
     /// Bytes of physical memory held.
     pub fn held(&self) -> u64 {
-        self.lock().memory.held
+        self.space.own().held
     }
 
     /// Why the device is lost, if it is: an access to what is not mapped, or an injected loss.
@@ -115,7 +129,7 @@ impl HostGpu {
     /// Does what is due. Work on memory that is not mapped loses the device, as Xid 31 does.
     fn catch_up(&self, inner: &mut Inner) {
         let now = self.now_ns.load(Ordering::SeqCst);
-        if let Err(e) = inner.streams.run(now, &mut inner.memory) {
+        if let Err(e) = inner.streams.run(now, &self.space) {
             inner.lost.get_or_insert(e.chain());
         }
     }
@@ -154,7 +168,7 @@ impl HostGpu {
     /// A call paid by the handle: the whole cost is charged before it happens.
     fn call_on(&self, call: Call, address: u64, size: u64) -> Result<MutexGuard<'_, Inner>> {
         let line = if call == Call::Unmap { self.settings.costs.unmap } else { self.settings.costs.access };
-        let handles = self.lock().memory.handles(address, size);
+        let handles = self.space.own().handles(address, size);
         self.call(call, handles.iter().map(|h| line.at(*h)).sum())
     }
 
@@ -204,7 +218,7 @@ impl HostGpu {
 
 impl Device for HostGpu {
     fn ordinal(&self) -> u32 {
-        0
+        self.space.ordinal()
     }
 
     fn name(&self) -> String {
@@ -217,8 +231,8 @@ impl Device for HostGpu {
     }
 
     fn memory(&self) -> Result<Memory> {
-        let inner = self.lock();
-        Ok(Memory { free: inner.memory.capacity - inner.memory.held, total: inner.memory.capacity })
+        let own = self.space.own();
+        Ok(Memory { free: own.capacity - own.held, total: own.capacity })
     }
 
     fn costs(&self) -> Costs {
@@ -230,45 +244,57 @@ impl Device for HostGpu {
     }
 
     fn reserve(&self, size: u64) -> Result<u64> {
-        self.call(Call::Reserve, 0)?.memory.reserve(size)
+        let _one = self.call(Call::Reserve, 0)?;
+        self.space.own().reserve(size)
     }
 
     fn unreserve(&self, address: u64, size: u64) -> Result<()> {
-        self.lock().memory.unreserve(address, size)
+        self.space.own().unreserve(address, size)
     }
 
     fn create(&self, size: u64) -> Result<Handle> {
-        self.call(Call::Create, self.settings.costs.create.at(size))?.memory.create(size)
+        let _one = self.call(Call::Create, self.settings.costs.create.at(size))?;
+        self.space.own().create(size)
     }
 
     fn release(&self, handle: Handle) -> Result<()> {
-        self.call(Call::Release, self.settings.costs.release.fixed)?.memory.release(handle)
+        let _one = self.call(Call::Release, self.settings.costs.release.fixed)?;
+        self.space.own().release(handle)
     }
 
     fn map(&self, address: u64, size: u64, handle: Handle) -> Result<()> {
-        self.call(Call::Map, self.settings.costs.map.at(size))?.memory.map(address, size, handle)
+        let _one = self.call(Call::Map, self.settings.costs.map.at(size))?;
+        self.space.own().map(address, size, handle)
     }
 
     fn set_access(&self, address: u64, size: u64) -> Result<()> {
-        self.call_on(Call::SetAccess, address, size)?.memory.set_access(address, size)
+        let _one = self.call_on(Call::SetAccess, address, size)?;
+        self.space.own().set_access(address, size)
     }
 
     fn unmap(&self, address: u64, size: u64) -> Result<()> {
-        self.call_on(Call::Unmap, address, size)?.memory.unmap(address, size)
+        let _one = self.call_on(Call::Unmap, address, size)?;
+        self.space.own().unmap(address, size)
     }
 
     fn enable_peer(&self, ordinal: u32) -> Result<()> {
-        let doing = format!("giving GPU {ordinal} access to the host GPU's memory");
-        Err(Error::new(Kind::Unsupported, doing).remedy("the host GPU has no peers"))
+        if ordinal as usize >= self.space.gpus() || ordinal == self.ordinal() {
+            let doing = format!("giving GPU {ordinal} access to the memory of host GPU {}", self.ordinal());
+            return Err(Error::new(Kind::Unsupported, doing).remedy("it is no peer of this one"));
+        }
+        self.space.own().enable_peer(ordinal);
+        Ok(())
     }
 
     fn export(&self, handle: Handle) -> Result<OwnedFd> {
-        self.call(Call::Create, 0)?.memory.export(handle)
+        let _one = self.call(Call::Create, 0)?;
+        self.space.own().export(handle)
     }
 
     fn import(&self, fd: BorrowedFd<'_>, size: u64) -> Result<Handle> {
         let fd = fd.try_clone_to_owned().map_err(|e| Error::os("duplicating a descriptor", e))?;
-        self.call(Call::Create, 0)?.memory.import(fd, size)
+        let _one = self.call(Call::Create, 0)?;
+        self.space.own().import(fd, size)
     }
 
     fn create_stream(&self) -> Result<Stream> {
@@ -327,12 +353,12 @@ impl Device for HostGpu {
 
     fn write(&self, stream: Stream, to: u64, bytes: &[u8]) -> Result<()> {
         self.synchronize(stream)?;
-        self.lock().memory.write(to, bytes)
+        self.space.write(to, bytes)
     }
 
     fn read(&self, stream: Stream, from: u64, bytes: &mut [u8]) -> Result<()> {
         self.synchronize(stream)?;
-        self.lock().memory.read(from, bytes)
+        self.space.read(from, bytes)
     }
 
     fn register(&self, _buffer: &Buffer) -> Result<()> {

@@ -25,6 +25,8 @@ struct Piece {
 struct Mapped {
     size: u64,
     handle: Handle,
+    /// Bit N: GPU N may use it.
+    peers: u64,
 }
 
 pub(super) struct GpuMemory {
@@ -39,6 +41,8 @@ pub(super) struct GpuMemory {
     pub(super) held: u64,
     pub(super) capacity: u64,
     pub(super) granularity: u64,
+    /// Bit N: GPU N gets access to ranges from now on.
+    peers: u64,
 }
 
 impl GpuMemory {
@@ -53,7 +57,32 @@ impl GpuMemory {
             held: 0,
             capacity,
             granularity,
+            peers: 0,
         })
+    }
+
+    /// Gives a peer access from the next [`GpuMemory::set_access`] on.
+    pub(super) fn enable_peer(&mut self, peer: u32) {
+        self.peers |= 1 << peer;
+    }
+
+    /// Whether an address lies in this GPU's address space.
+    pub(super) fn holds(&self, address: u64) -> bool {
+        let last = self.reservations.range(..=address).next_back();
+        last.is_some_and(|(start, r)| address < start + r.size())
+    }
+
+    /// Whether a peer may use the whole range.
+    pub(super) fn is_open_to(&self, peer: usize, address: u64, size: u64) -> bool {
+        let first = self.mapped.range(..=address).next_back().map_or(address, |(start, _)| *start);
+        let mut next = address;
+        for (start, mapped) in self.mapped.range(first..address + size) {
+            if *start > next || mapped.peers & (1 << peer) == 0 {
+                return false;
+            }
+            next = start + mapped.size;
+        }
+        next >= address + size
     }
 
     /// Refuses sizes and addresses that are not whole granules.
@@ -197,7 +226,7 @@ impl GpuMemory {
             range.map(address, size, piece.foreign.as_ref().unwrap_or(&self.file), piece.offset)?;
             piece.maps += 1;
         }
-        self.mapped.insert(address, Mapped { size, handle });
+        self.mapped.insert(address, Mapped { size, handle, peers: 0 });
         Ok(())
     }
 
@@ -234,6 +263,9 @@ impl GpuMemory {
     pub(super) fn set_access(&mut self, address: u64, size: u64) -> Result<()> {
         for (at, mapped) in self.tiles(address, size, "granting access to")? {
             holding(&mut self.reservations, at, mapped.size)?.allow(at, mapped.size)?;
+            if let Some(mapped) = self.mapped.get_mut(&at) {
+                mapped.peers = self.peers;
+            }
         }
         Ok(())
     }
@@ -260,19 +292,6 @@ impl GpuMemory {
 
     pub(super) fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
         holding(&mut self.reservations, address, bytes.len() as u64)?.read(address, bytes)
-    }
-
-    pub(super) fn copy(&mut self, to: u64, from: u64, size: u64) -> Result<()> {
-        let mut bytes = vec![0; 64 << 10];
-        let mut done = 0;
-        while done < size {
-            let part = (size - done).min(bytes.len() as u64);
-            let bytes = &mut bytes[..part as usize];
-            self.read(from + done, bytes)?;
-            self.write(to + done, bytes)?;
-            done += part;
-        }
-        Ok(())
     }
 }
 

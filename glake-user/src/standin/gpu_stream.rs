@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::gpu_memory::GpuMemory;
+use super::gpu_space::Space;
 use crate::error::{Error, Kind, Result};
 use crate::gpu::{Event, Piece, Stream};
 use crate::sys::buffer::Lent;
@@ -132,7 +132,7 @@ impl Streams {
     }
 
     /// Does everything that has started by `now`, in order of time.
-    pub(super) fn run(&mut self, now: u64, memory: &mut GpuMemory) -> Result<()> {
+    pub(super) fn run(&mut self, now: u64, space: &Space) -> Result<()> {
         while self.next_start().is_some_and(|at| at <= now) {
             let ready = |q: &Queue| q.work.front().filter(|(_, w)| !self.blocked(w)).map(|(at, _)| *at);
             let first = self.queues.iter().filter_map(|(s, q)| ready(q).map(|at| (at, *s))).min();
@@ -140,11 +140,11 @@ impl Streams {
                 break;
             };
             match work.1 {
-                Work::Fill { address, size, byte } => memory.fill(address, size, byte)?,
-                Work::Copy { to, from, size } => memory.copy(to, from, size)?,
-                Work::Upload { lent, pieces } => pieces.iter().try_for_each(|p| upload(memory, &lent, *p))?,
+                Work::Fill { address, size, byte } => space.fill(address, size, byte)?,
+                Work::Copy { to, from, size } => space.copy(to, from, size)?,
+                Work::Upload { lent, pieces } => pieces.iter().try_for_each(|p| upload(space, &lent, *p))?,
                 Work::Download { lent, pieces } => {
-                    pieces.iter().try_for_each(|p| download(memory, &lent, *p))?
+                    pieces.iter().try_for_each(|p| download(space, &lent, *p))?
                 }
                 Work::Mark(event) => {
                     self.waiting.remove(&event);
@@ -168,19 +168,19 @@ fn outside(e: std::io::Error) -> Error {
     Error::new(Kind::Misuse, "copying a part of host memory").because(e)
 }
 
-fn upload(memory: &mut GpuMemory, lent: &Lent, piece: Piece) -> Result<()> {
+fn upload(space: &Space, lent: &Lent, piece: Piece) -> Result<()> {
     let mut bytes = vec![0; STEP.min(piece.size)];
     for (step, len) in steps(piece.size) {
         lent.part().get(piece.at + step, &mut bytes[..len]).map_err(outside)?;
-        memory.write(piece.address + step as u64, &bytes[..len])?;
+        space.write(piece.address + step as u64, &bytes[..len])?;
     }
     Ok(())
 }
 
-fn download(memory: &mut GpuMemory, lent: &Lent, piece: Piece) -> Result<()> {
+fn download(space: &Space, lent: &Lent, piece: Piece) -> Result<()> {
     let mut bytes = vec![0; STEP.min(piece.size)];
     for (step, len) in steps(piece.size) {
-        memory.read(piece.address + step as u64, &mut bytes[..len])?;
+        space.read(piece.address + step as u64, &mut bytes[..len])?;
         lent.put(piece.at + step, &bytes[..len]).map_err(outside)?;
     }
     Ok(())

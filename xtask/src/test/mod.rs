@@ -2,6 +2,7 @@
 mod count;
 mod fuzz;
 mod stages;
+mod tracefs;
 
 use std::{process::ExitCode, time::Instant};
 
@@ -33,6 +34,7 @@ pub fn run(tree: &Tree, args: &Args) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    tracefs::provide();
     let lab = Lab { tree: tree.clone(), kernels: args.kernels.join(" ") };
     let mut total = Counts::default();
     let mut times = Vec::new();

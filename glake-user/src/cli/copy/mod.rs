@@ -34,6 +34,8 @@ pub(super) struct Args {
     explain: bool,
     #[command(flatten)]
     way: WayArgs,
+    #[command(flatten)]
+    peers: PeerArgs,
     /// Read the bytes back from the GPU and compare them with the file.
     #[arg(long, conflicts_with = "explain")]
     verify: bool,
@@ -60,6 +62,18 @@ pub(super) struct WayArgs {
     /// Bytes that a thread reads at a time, a power of two from 64KiB to 1GiB.
     #[arg(long, value_name = "SIZE", requires = "lanes", value_parser = part)]
     part: Option<usize>,
+}
+
+/// Other GPUs that help.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct PeerArgs {
+    /// Let this GPU's link carry parts too, on to the target over NVLink or PCIe. May be repeated. It costs that GPU a context (some
+    /// hundred MB) and some parts' worth of memory.
+    #[arg(long, value_name = "gpu:N", value_parser = gpu)]
+    relay: Vec<u32>,
+    /// Parts that each of them carries at a time.
+    #[arg(long, value_name = "N", requires = "relay", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    channels: u8,
 }
 
 /// A way, or the choice left to GLake.
@@ -95,9 +109,18 @@ fn part(text: &str) -> Result<usize, String> {
 }
 
 /// The engine for GPU `ordinal`, with this host's rates.
-pub(super) fn engine_for(ordinal: u32) -> Result<Engine> {
+pub(super) fn engine_for(ordinal: u32, peers: &PeerArgs) -> Result<Engine> {
+    let mut relays = peers.relay.clone();
+    relays.sort_unstable();
+    relays.dedup();
+    if relays.contains(&ordinal) {
+        let what = format!("--relay gpu:{ordinal} is the GPU that is copied to");
+        return Err(Error::new(Kind::BadInput, what).remedy("name another GPU of this host"));
+    }
     let device = crate::standin::device(ordinal)?;
-    let engine = Engine::new(device, engine::rates_file().as_deref());
+    let mut engine = Engine::new(device, engine::rates_file().as_deref());
+    let relays = relays.into_iter().map(crate::standin::device).collect::<Result<_>>()?;
+    engine.relay_over(relays, peers.channels.into())?;
     crate::embed::tell();
     if let Some(note) = engine.note() {
         out::say(format_args!("glake: {note}"));
@@ -107,7 +130,7 @@ pub(super) fn engine_for(ordinal: u32) -> Result<Engine> {
 
 pub(super) fn run(args: Args) -> Result<u8> {
     let source = Arc::new(Source::open(&args.source)?);
-    let engine = engine_for(args.to)?;
+    let engine = engine_for(args.to, &args.peers)?;
     let wish = args.way.wish(Some(args.limit));
     if args.explain {
         let facts = engine.facts(&source, source.size());

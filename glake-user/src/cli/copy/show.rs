@@ -84,7 +84,12 @@ impl Explained<'_> {
             }
             _ => "expect: not measured on this host".to_owned(),
         };
-        writeln!(out, "CHOSEN  {}, {}, pinned ring {ring}{node}   {expected}", d.way.label(), setting(d))?;
+        let peers = match self.facts.peers {
+            0 => String::new(),
+            n => format!(", over {n} other GPU{} too", if n == 1 { "" } else { "s" }),
+        };
+        let how = format!("{}, {}{peers}, pinned ring {ring}{node}", d.way.label(), setting(d));
+        writeln!(out, "CHOSEN  {how}   {expected}")?;
         writeln!(out, " {:<20} {:>11}  {:<11} WHY, AND WHAT WOULD CHANGE IT", "ROUTE", "RATE", "STATE")?;
         for row in d.rows.iter().filter(|r| r.state != State::NotBuilt) {
             let rate = row.bytes_per_second.map_or("-".to_owned(), units::bytes_per_second);
@@ -117,6 +122,7 @@ impl Copied<'_> {
             "lanes": self.decision.lanes,
             "part_bytes": self.decision.part_bytes,
             "bytes": self.moved.bytes,
+            "relayed_bytes": self.moved.relayed,
             "seconds": self.moved.elapsed.as_secs_f64(),
             "bytes_per_second": rate(self.moved),
             "cpu_seconds": self.moved.cpu.as_secs_f64(),
@@ -148,8 +154,12 @@ pub(in crate::cli) fn rate(moved: &Moved) -> f64 {
 pub(in crate::cli) fn line(moved: &Moved) -> String {
     let ns = u64::try_from(moved.elapsed.as_nanos()).unwrap_or(u64::MAX);
     let cpu = moved.cpu.as_secs_f64() / (moved.bytes.max(1) as f64 / 1e9);
+    let relayed = match moved.relayed {
+        0 => String::new(),
+        bytes => format!(" ({} over other GPUs)", units::bytes(bytes)),
+    };
     format!(
-        "{} in {}   {}   CPU {cpu:.2} s a GB",
+        "{}{relayed} in {}   {}   CPU {cpu:.2} s a GB",
         units::bytes(moved.bytes),
         units::duration_ns(ns),
         units::bytes_per_second(rate(moved))

@@ -3,22 +3,17 @@
 use std::collections::VecDeque;
 
 use crate::copy::job::Job;
+use crate::copy::paths::Sent;
 use crate::copy::source::Source;
 use crate::copy::span::Chunk;
 use crate::error::{Error, Result};
-use crate::gpu::InFlight;
 use crate::sys::buffer::Part;
-
-/// Nanoseconds of a duration, as devices take it.
-fn ns(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
 
 /// The parts of one lane.
 pub(super) struct Flights<'a> {
     job: &'a Job,
     free: Vec<Part>,
-    flying: VecDeque<(InFlight, u64)>,
+    flying: VecDeque<Sent>,
 }
 
 impl<'a> Flights<'a> {
@@ -41,9 +36,9 @@ impl<'a> Flights<'a> {
 
     /// Sends a filled part to the device.
     pub(super) fn send(&mut self, part: Part, chunk: &Chunk) -> Result<()> {
-        match self.job.device.upload(self.job.stream, part, &chunk.pieces) {
-            Ok(flight) => {
-                self.flying.push_back((flight, chunk.payload()));
+        match self.job.upload(part, chunk) {
+            Ok(sent) => {
+                self.flying.push_back(sent);
                 Ok(())
             }
             Err(refused) => {
@@ -55,8 +50,8 @@ impl<'a> Flights<'a> {
 
     /// Waits for the oldest copy.
     fn land(&mut self) -> Result<()> {
-        let Some((flight, bytes)) = self.flying.pop_front() else { return Ok(()) };
-        let part = land(self.job, flight, bytes)?;
+        let Some(sent) = self.flying.pop_front() else { return Ok(()) };
+        let part = land(self.job, sent)?;
         self.free.push(part);
         Ok(())
     }
@@ -72,17 +67,11 @@ impl<'a> Flights<'a> {
 }
 
 /// Waits for one copy to the device, and counts its bytes.
-pub(super) fn land(job: &Job, flight: InFlight, bytes: u64) -> Result<Part> {
-    let part = wait(job, flight)?;
+pub(super) fn land(job: &Job, sent: Sent) -> Result<Part> {
+    let bytes = sent.bytes();
+    let part = job.land(sent)?;
     job.arrived(bytes);
     Ok(part)
-}
-
-/// Waits for one copy.
-pub(super) fn wait(job: &Job, flight: InFlight) -> Result<Part> {
-    // Also when the time is over: a copy that is nearly there is waited for a moment, so that its part is not lost.
-    let left = job.time().max(std::time::Duration::from_millis(200));
-    job.device.collect(flight, ns(left)).map_err(|late| late.error)
 }
 
 /// The error of a read that failed.

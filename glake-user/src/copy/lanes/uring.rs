@@ -9,10 +9,10 @@ use super::flights::{failed, land};
 use super::pread::{Pread, fill_rest};
 use super::{Lane, Outcome};
 use crate::copy::job::Job;
+use crate::copy::paths::Sent;
 use crate::copy::source::Source;
 use crate::copy::span::Chunk;
 use crate::error::{Error, Kind, Result};
-use crate::gpu::InFlight;
 use crate::sys::buffer::{Buffer, Part};
 use crate::sys::uring::{Direction, Uring};
 
@@ -89,7 +89,7 @@ struct Flow<'a> {
     idle: Vec<usize>,
     /// What each part is being read for.
     reading: Vec<Option<&'a Chunk>>,
-    flying: VecDeque<(usize, InFlight, u64)>,
+    flying: VecDeque<(usize, Sent)>,
 }
 
 impl<'a> Flow<'a> {
@@ -113,8 +113,8 @@ impl<'a> Flow<'a> {
                 break;
             }
         }
-        while let Some((index, flight, bytes)) = self.flying.pop_front() {
-            result = result.and(self.land(index, flight, bytes));
+        while let Some((index, sent)) = self.flying.pop_front() {
+            result = result.and(self.land(index, sent));
         }
         Outcome::new(self.ring.close(), result)
     }
@@ -167,9 +167,9 @@ impl<'a> Flow<'a> {
             let _ = self.ring.give(index, part);
             return Err(e);
         }
-        match self.job.device.upload(self.job.stream, part, &chunk.pieces) {
-            Ok(flight) => {
-                self.flying.push_back((index, flight, chunk.payload()));
+        match self.job.upload(part, chunk) {
+            Ok(sent) => {
+                self.flying.push_back((index, sent));
                 Ok(())
             }
             Err(refused) => {
@@ -183,18 +183,18 @@ impl<'a> Flow<'a> {
 
     /// Takes back the parts whose copies are over; waits for all if no read is under way.
     fn land_done(&mut self) -> Result<()> {
-        while let Some((_, flight, _)) = self.flying.front() {
-            if self.ring.busy() > 0 && !self.job.device.is_done(flight.event())? {
+        while let Some((_, sent)) = self.flying.front() {
+            if self.ring.busy() > 0 && !self.job.is_done(sent)? {
                 return Ok(());
             }
-            let Some((index, flight, bytes)) = self.flying.pop_front() else { return Ok(()) };
-            self.land(index, flight, bytes)?;
+            let Some((index, sent)) = self.flying.pop_front() else { return Ok(()) };
+            self.land(index, sent)?;
         }
         Ok(())
     }
 
-    fn land(&mut self, index: usize, flight: InFlight, bytes: u64) -> Result<()> {
-        let part = land(self.job, flight, bytes)?;
+    fn land(&mut self, index: usize, sent: Sent) -> Result<()> {
+        let part = land(self.job, sent)?;
         self.ring.give(index, part).map_err(|e| Error::os("putting a part back", e))?;
         self.idle.push(index);
         Ok(())

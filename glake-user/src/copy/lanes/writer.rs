@@ -48,8 +48,8 @@ impl Writer {
         if chunk.pieces.is_empty() {
             return Ok(part);
         }
-        match job.device.download(job.stream, part, &chunk.pieces) {
-            Ok(flight) => super::flights::wait(job, flight),
+        match job.download(part, chunk) {
+            Ok(sent) => job.land(sent),
             Err(refused) => {
                 parts.extend(refused.part);
                 Err(refused.error)

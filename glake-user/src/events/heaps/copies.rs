@@ -36,6 +36,8 @@ pub enum Route {
     PageCache,
     /// From the disk or to it, past the page cache.
     Disk,
+    /// Over other GPUs' links too, whatever the source.
+    MultiPath,
     /// The driver's own copy of plain memory.
     Plain,
     /// One that this version does not know: a newer GLake's.
@@ -45,14 +47,12 @@ pub enum Route {
 }
 
 impl Route {
-    /// All, in the order of the output.
-    pub const ALL: [Route; 4] = [Route::PageCache, Route::Disk, Route::Plain, Route::Other];
-
     /// The label.
     pub fn name(self) -> &'static str {
         match self {
             Route::PageCache => "page_cache",
             Route::Disk => "disk",
+            Route::MultiPath => "multi_path",
             Route::Plain => "plain",
             Route::Other => "other",
         }
