@@ -210,3 +210,43 @@ fn short_programs_by_the_thousand_stay_within_the_series_and_none_is_lost() {
         assert!(!text.contains(pid), "{pid} is a label");
     }
 }
+
+#[test]
+fn ten_gpus_are_told_apart_and_what_finds_no_series_is_counted() {
+    let names: Vec<(String, String)> =
+        (0..10).map(|i| (format!("GPU-{i}"), format!("0000:{:02x}:00.0", 0x10 + i))).collect();
+    let host = host(&names.iter().map(|(uuid, pci)| (uuid.as_str(), pci.as_str())).collect::<Vec<_>>());
+    let all = |n: u64| {
+        let mut all = Uvm::default();
+        for (i, (uuid, _)) in (1..).zip(&names) {
+            let one = paging(n);
+            all.gpus.extend(one.gpus.into_iter().map(|g| UvmGpu { uuid: Some(uuid.clone()), ..g }));
+            let space = |s| UvmSpace { serial: i, processor: i as u32, uuid: Some(uuid.clone()), ..s };
+            all.spaces.extend(one.spaces.into_iter().map(space));
+        }
+        all
+    };
+    let mut ledger = Book::default();
+    for (i, n) in [(0, 1), (1, 3)] {
+        let at = Stamp { monotonic_ns: SECOND * (1 + 61 * i), realtime_ns: SECOND * (1 + 61 * i) };
+        ledger.advance(&Sample { at, uvm: Some(all(n)), ..Sample::default() }, &host);
+    }
+    let text = render(&tree(&ledger, &Itself::default()), Format::Classic);
+    let sum = |family: &str| -> f64 {
+        let of = text.lines().filter(|l| l.strip_prefix(family).is_some_and(|rest| rest.starts_with('{')));
+        of.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    };
+    assert_eq!(sum("glake_uvm_fault_replays_total"), 10.0 * 12.0, "{text}");
+    for (i, (uuid, _)) in names.iter().enumerate() {
+        let series = format!(
+            "glake_uvm_fault_replays_total{{UUID=\"{uuid}\",pci_bus_id=\"00000000:{:02X}:00.0\"}}",
+            0x10 + i
+        );
+        assert_eq!(value(&text, &series), Some(12.0), "{series}");
+    }
+    assert_eq!(sum("glake_uvm_gpu_page_faults_total"), 10.0 * 75.0, "every GPU, every workload");
+    // A histogram takes many series: those of eight GPUs fit.
+    assert_eq!(sum("glake_uvm_fault_batch_size_count"), 8.0 * 12.0);
+    let refused = text.lines().find(|l| l.starts_with("glake_series_refused_total ")).unwrap();
+    assert!(!refused.ends_with(" 0"), "{refused}");
+}
