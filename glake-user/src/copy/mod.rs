@@ -4,7 +4,7 @@
 //! the pinned [`ring`]. Lanes, threads of their own, fill parts from the file and let the GPU fetch them while they
 //! fill the next. How a lane reaches the file is its [`lanes::Lane`]: the page cache by pread, or the disk past it by
 //! io_uring. [`route`] decides which, from what was probed and what was measured on this host ([`rates`]), and says why not
-//! the others.
+//! the others. Where a peer is named, its link carries parts too ([`relay`]).
 //!
 //! Every wait has a deadline. A file that changes while it is read is an error, not a mixture.
 
