@@ -130,7 +130,9 @@ int main(int argc, char **argv) {
     printf("again=%d\n", b[0] != 0);
   }
   if (!strcmp(scene, "capture")) {
-    uint64_t b = take(8 * MIB), during = 0;
+    uint64_t b = take(8 * MIB), during = 0, n[4];
+    counts(n);
+    printf("first_creates=%lu\n", n[3]);
     void *s, *graph;
     stream(&s, 0);
     begin(s, 0);

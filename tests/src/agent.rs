@@ -217,6 +217,18 @@ pub fn disk_load() {
     }
 }
 
+/// Loads the disk until the agent has counted a MiB read more than `before`. Each load reads that much, but a busy kernel may
+/// leave out a run of a probe (`docs/limits.md`).
+///
+/// # Panics
+/// Where nothing is counted for a minute.
+pub fn load_until_counted(agent: &Agent, before: u64) {
+    wait("a MiB read", || {
+        disk_load();
+        (bytes_read(agent) >= before + (1 << 20)).then_some(())
+    });
+}
+
 /// The sum of a metric's series whose line holds all of `parts`.
 ///
 /// # Panics

@@ -1,7 +1,7 @@
 //! `glake run` as a process: a test per row of docs/permissions.md takes the capability away.
 
 use glake_tests::{
-    agent::{Setup, bytes_read, can_watch, disk_load, wait},
+    agent::{Setup, bytes_read, can_watch, load_until_counted},
     binary,
 };
 use serde_json::Value;
@@ -40,8 +40,7 @@ fn it_keeps_four_capabilities_and_sealed_none_and_goes_on_counting() {
             assert_eq!(status_field(agent.pid(), &task, "NoNewPrivs"), "1");
             assert!(status_field(agent.pid(), &task, "Uid").split('\t').all(|id| id == uid), "{args:?}");
         }
-        disk_load();
-        wait("a MiB read", || (bytes_read(&agent) >= before + (1 << 20)).then_some(()));
+        load_until_counted(&agent, before);
         let sealed = agent.log().contains("sealed:") && agent.log().contains("refused from now on");
         assert_eq!(sealed, allowed == 0, "{}", agent.log());
     }

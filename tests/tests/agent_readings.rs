@@ -1,6 +1,6 @@
 //! `glake run` as a process: what it reads of this kernel, and what it prints and answers of it.
 
-use glake_tests::agent::{Setup, bytes_read, can_watch, disk_load, get, metric, wait};
+use glake_tests::agent::{Setup, bytes_read, can_watch, disk_load, get, load_until_counted, metric, wait};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::{collections::BTreeSet, fs};
@@ -12,8 +12,7 @@ fn a_disk_s_bytes_arrive_in_the_state_and_in_the_metrics() {
     }
     let agent = Setup::new(&["--interval", "200ms"]).start();
     let before = bytes_read(&agent);
-    disk_load();
-    wait("a MiB read", || (bytes_read(&agent) >= before + (1 << 20)).then_some(()));
+    load_until_counted(&agent, before);
     let state = agent.json("/api/v1/state");
     let commands = |w: &Value| w["commands"].as_array().unwrap().iter().any(|c| c == "dd");
     let dd = state["workloads"]

@@ -136,7 +136,9 @@ fn while_a_stream_is_captured_the_driver_decides_and_frees_wait_for_its_end() {
     assert_eq!((answer.number("capture_alloc"), answer.number("capture_free")), (900, 0));
     assert_eq!((answer.number("end"), answer.number("after")), (0, 1));
     // The memory of the block that was freed meanwhile serves the next one; it was waited for once.
-    assert_eq!((answer.number("creates"), answer.number("synchronizes")), (1, 1));
+    let first = answer.number("first_creates");
+    assert!(first > 0, "the first block has memory of GLake's");
+    assert_eq!((answer.number("creates"), answer.number("synchronizes")), (first, 1));
 }
 
 #[test]
