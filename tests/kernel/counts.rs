@@ -39,14 +39,6 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
 /// The largest request of the loads.
 const LARGEST: u64 = 131_072;
 
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Result<(), Failed> {
-    if got == expected {
-        Ok(())
-    } else {
-        Err(format!("{what}: counted {got:?}, expected {expected:?}").into())
-    }
-}
-
 /// What was counted, and what the kernel did not let our programs see and counted instead, is what was done. (The kernel runs no program
 /// where the same one is interrupted on the same CPU: rare, but an emulated CPU is slow enough.) `each`: the most that one
 /// event adds.

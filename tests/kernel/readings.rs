@@ -1,6 +1,7 @@
 //! Questions to a reading, in the tests' words. What is missing is 0: the tests compare with numbers that are not.
 
 use glake::events::sample::{BlockOperation, NvmeCommands, Operation, Owner, OwnerDeviceIo, Probe, Sample};
+use libtest_mimic::Failed;
 
 /// Counters of one operation of a block device.
 pub fn block<'a>(sample: &'a Sample, device: &str, operation: Operation) -> Option<&'a BlockOperation> {
@@ -73,4 +74,14 @@ pub fn iommu_faults(sample: &Sample, source: &str) -> (u64, Vec<String>) {
 /// A process that submitted its I/O itself.
 pub fn is_task(owner: &Owner) -> bool {
     matches!(owner, Owner::Task { .. })
+}
+
+/// That a value is the expected one.
+pub fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Result<(), Failed> {
+    if got == expected { Ok(()) } else { Err(format!("{what}: {got:?}, expected {expected:?}").into()) }
+}
+
+/// A probe that has to be there.
+pub fn the_probe<'a>(sample: &'a Sample, name: &str) -> Result<&'a Probe, Failed> {
+    probe(sample, name).ok_or_else(|| format!("no {name}").into())
 }

@@ -3,13 +3,14 @@
 
 use glake::events::{
     event::{Event, What},
-    sample::{ProbeState, Sample, UvmSpace},
+    sample::{ProbeState, UvmSpace},
 };
 use libtest_mimic::{Failed, Trial};
 
 use crate::{
     lab::{Guest, Kernel, Outcome},
-    uvm_probes::{READS, WRITES, equal, line, lost, moved, of, pid, uvm},
+    readings::{equal, the_probe},
+    uvm_probes::{READS, WRITES, line, lost, moved, of, pid, uvm},
 };
 
 pub fn tests(kernel: &Kernel) -> Vec<Trial> {
@@ -24,10 +25,6 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("nvidia_uvm: fentry lets go of a module that nobody uses, and comes back", idle),
         guest.test("nvidia_uvm: the module is unloaded under fentry, and watched when it is back", reloaded),
     ]
-}
-
-fn probe<'a>(sample: &'a Sample, name: &str) -> Result<&'a glake::events::sample::Probe, Failed> {
-    sample.probes.iter().find(|p| p.name == name).ok_or_else(|| format!("no {name}").into())
 }
 
 fn number(guest: &Outcome, file: &str) -> Result<u64, Failed> {
@@ -60,7 +57,7 @@ fn attached(guest: &Outcome) -> Result<(), Failed> {
         }
     }
     let by_kprobe = guest.sample("kprobe")?;
-    let how = &probe(&by_kprobe, "uvm_faults")?.how;
+    let how = &the_probe(&by_kprobe, "uvm_faults")?.how;
     if how.contains("(kprobe), as uvm_hooks says") { Ok(()) } else { Err(how.clone().into()) }
 }
 
@@ -110,14 +107,14 @@ fn idle(guest: &Outcome) -> Result<(), Failed> {
         return Err("fentry does not hold the module: letting go of it is for nothing".into());
     }
     let idle = guest.sample("idle")?;
-    let faults = probe(&idle, "uvm_faults")?;
+    let faults = the_probe(&idle, "uvm_faults")?;
     equal("state", faults.state, ProbeState::Off)?;
     let why = faults.reason.clone().unwrap_or_default();
     if !why.contains("until a process opens nvidia_uvm") {
         return Err(why.into());
     }
     equal("holders after it let go", number(guest, "refs_idle.txt")?, 0)?;
-    equal("still idle", probe(&guest.sample("still_idle")?, "uvm_faults")?.state, ProbeState::Off)?;
+    equal("still idle", the_probe(&guest.sample("still_idle")?, "uvm_faults")?.state, ProbeState::Off)?;
     let said = said(guest, "idle_events")?;
     if !matches!(said.as_slice(), [one] if one.starts_with("detached: no process uses nvidia_uvm")) {
         return Err(format!("{said:?}").into());
@@ -128,7 +125,7 @@ fn idle(guest: &Outcome) -> Result<(), Failed> {
     let again =
         guest.sample("woken")?.uvm.map_or(0, |u| u.gpus.iter().filter_map(|g| g.replays).sum::<u64>());
     equal("replays after a reading of nothing", again, 0)?;
-    equal("woken", probe(&guest.sample("woken")?, "uvm_faults")?.state, ProbeState::On)?;
+    equal("woken", the_probe(&guest.sample("woken")?, "uvm_faults")?.state, ProbeState::On)?;
     let held = uvm(guest, "held")?;
     let writes = of(&held, pid(guest, "hold.txt")?).iter().map(|s| s.cpu_faults[1]).sum::<u64>();
     equal("CPU faults of the process that woke it", writes, 8)
@@ -137,12 +134,12 @@ fn idle(guest: &Outcome) -> Result<(), Failed> {
 fn reloaded(guest: &Outcome) -> Result<(), Failed> {
     equal("unloading", guest.text("unload_status.txt")?.trim(), "0")?;
     let unloaded = guest.sample("unloaded")?;
-    let why = probe(&unloaded, "uvm_faults")?.reason.clone().unwrap_or_default();
+    let why = the_probe(&unloaded, "uvm_faults")?.reason.clone().unwrap_or_default();
     if !why.contains("not loaded") {
         return Err(why.into());
     }
     let loaded = guest.sample("loaded")?;
-    let faults = probe(&loaded, "uvm_faults")?;
+    let faults = the_probe(&loaded, "uvm_faults")?;
     equal("after loading", (faults.state, faults.how.contains("(fentry)")), (ProbeState::On, true))?;
     let again = uvm(guest, "again")?;
     let writes = of(&again, pid(guest, "again.txt")?).iter().map(|s| s.cpu_faults[1]).sum::<u64>();

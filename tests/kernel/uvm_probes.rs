@@ -10,6 +10,7 @@ use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
 use crate::lab::{Guest, Kernel, Outcome};
+use crate::readings::equal;
 
 /// `migrate 4` also fills and reads back four blocks: four writes and four reads more.
 pub const WRITES: u64 = 64 + 4;
@@ -36,10 +37,6 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("nvidia_uvm: what cannot be is counted and ends the watch, with its reason", distrusted),
         guest.test("nvidia_uvm: an unknown release is refused by name", refused),
     ]
-}
-
-pub fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Result<(), Failed> {
-    if got == expected { Ok(()) } else { Err(format!("{what}: {got:?}, expected {expected:?}").into()) }
 }
 
 pub fn uvm(guest: &Outcome, name: &str) -> Result<Uvm, Failed> {

@@ -6,10 +6,8 @@ use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
 use crate::lab::{Guest, Kernel, Outcome};
-
-/// `migrate 4` also fills and reads back four blocks: four writes and four reads more.
-const WRITES: u64 = 64 + 4;
-const READS: u64 = 32 + 4;
+use crate::readings::equal;
+use crate::uvm_probes::{READS, WRITES};
 
 pub fn tests(kernel: &Kernel) -> Vec<Trial> {
     // The package that has the driver is built against Debian's 6.12 headers.
@@ -28,10 +26,6 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("glake uvm: no permission and an unknown release are said with what to do", refused),
         guest.test("glake uvm: nothing is left: the module can be unloaded, a command still runs", unloaded),
     ]
-}
-
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, expected: T) -> Result<(), Failed> {
-    if got == expected { Ok(()) } else { Err(format!("{what}: {got:?}, expected {expected:?}").into()) }
 }
 
 fn status(guest: &Outcome, name: &str) -> Result<String, Failed> {

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::{
     lab::{Guest, Kernel, Outcome},
-    uvm_probes::{equal, pid},
+    readings::equal,
+    uvm_probes::pid,
 };
 
 pub fn tests(kernel: &Kernel) -> Vec<Trial> {

@@ -2,14 +2,14 @@
 
 use glake::events::{
     event::{Event, What},
-    sample::{Probe, ProbeState, Sample},
+    sample::{ProbeState, Sample},
 };
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
 use crate::{
     lab::{Guest, Kernel, Outcome},
-    uvm_probes::equal,
+    readings::{equal, the_probe},
 };
 
 const GPU: &str = "0000:00:00.0";
@@ -26,10 +26,6 @@ pub fn tests(kernel: &Kernel) -> Vec<Trial> {
         guest.test("Xid: by the kernel log where nothing else may be watched", logged),
         guest.test("Xid: the agent's count is exact and its record names the process", recorded),
     ]
-}
-
-fn probe<'a>(sample: &'a Sample, name: &str) -> Result<&'a Probe, Failed> {
-    sample.probes.iter().find(|p| p.name == name).ok_or_else(|| format!("no {name}").into())
 }
 
 /// Reports of a code on a device by a source.
@@ -55,9 +51,9 @@ fn told(guest: &Outcome, file: &str) -> Result<Vec<(String, u32, String)>, Faile
 
 fn kprobe(guest: &Outcome) -> Result<(), Failed> {
     let none = guest.sample("none")?;
-    equal("without the module", probe(&none, "xid")?.state, ProbeState::Off)?;
+    equal("without the module", the_probe(&none, "xid")?.state, ProbeState::Off)?;
     let sample = guest.sample("kprobe")?;
-    let found = probe(&sample, "xid")?;
+    let found = the_probe(&sample, "xid")?;
     equal(&format!("{:?}", found.reason), found.state, ProbeState::On)?;
     equal("how", found.how.as_str(), "nv_report_error (kprobe)")?;
     equal("at first", total(&guest.sample("before")?), 0)?;
@@ -72,9 +68,9 @@ fn kprobe(guest: &Outcome) -> Result<(), Failed> {
 fn reloaded(guest: &Outcome) -> Result<(), Failed> {
     equal("unloading", guest.text("unload_status.txt")?.trim(), "0")?;
     let gone = guest.sample("gone")?;
-    equal("state", probe(&gone, "xid")?.state, ProbeState::Off)?;
+    equal("state", the_probe(&gone, "xid")?.state, ProbeState::Off)?;
     equal("kept", count(&gone, GPU, 31, "kprobe"), 5)?;
-    equal("back", probe(&guest.sample("back")?, "xid")?.state, ProbeState::On)?;
+    equal("back", the_probe(&guest.sample("back")?, "xid")?.state, ProbeState::On)?;
     equal("goes on", count(&guest.sample("again")?, GPU, 31, "kprobe"), 5 + 4)?;
     let events: Vec<Event> = guest.json("again_events")?;
     let said = |e: &Event| match &e.what {
@@ -87,7 +83,7 @@ fn reloaded(guest: &Outcome) -> Result<(), Failed> {
 
 fn traced(guest: &Outcome) -> Result<(), Failed> {
     let (before, sample) = (guest.sample("traced_before")?, guest.sample("traced")?);
-    equal("how", probe(&before, "xid")?.how.as_str(), "nvidia:nvidia_dev_xid (trace point)")?;
+    equal("how", the_probe(&before, "xid")?.how.as_str(), "nvidia:nvidia_dev_xid (trace point)")?;
     equal("by the trace point", count(&sample, GPU, 31, "tracepoint"), 3)?;
     equal("by the kprobe before", count(&sample, GPU, 31, "kprobe"), 5 + 4)?;
     let texts: Vec<_> = told(guest, "traced_events")?.into_iter().map(|(_, _, text)| text).collect();
@@ -96,8 +92,8 @@ fn traced(guest: &Outcome) -> Result<(), Failed> {
 
 fn logged(guest: &Outcome) -> Result<(), Failed> {
     let sample = guest.sample("log")?;
-    equal("xid", probe(&sample, "xid")?.state, ProbeState::Off)?;
-    let log = probe(&sample, "xid_log")?;
+    equal("xid", the_probe(&sample, "xid")?.state, ProbeState::Off)?;
+    let log = the_probe(&sample, "xid_log")?;
     equal("the log", (log.state, log.how.as_str()), (ProbeState::On, "kernel log (lower bound)"))?;
     equal("at first", total(&guest.sample("log_before")?), 0)?;
     equal("31", count(&sample, GPU, 31, "kmsg"), 2)?;

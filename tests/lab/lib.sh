@@ -63,3 +63,32 @@ load() {
     shift
     ioload "$@" >"/out/$name.json"
 }
+
+# The agent in the background, its number in $agent, until it answers.
+agent_begins() {
+    glake run --interval 1s >/out/agent.txt 2>&1 &
+    agent=$!
+    until wget -q -O /out/healthz.json http://127.0.0.1:9517/healthz; do sleep 0.5; done
+}
+
+# Waits until there is a GPU event, 20 s at most.
+event_told() {
+    n=0
+    until glake events list --json 2>/dev/null | grep -q .; do
+        sleep 1
+        n=$((n + 1))
+        [ $n -lt 20 ] || break
+    done
+}
+
+# The load whose numbers the tests know (READS, WRITES): blocks written, read and moved, and the driver's own count of that.
+uvm_known() {
+    cat >/tmp/known <<'S'
+track
+fault 64 write
+fault 32 read
+migrate 4
+counts
+S
+    uvmload </tmp/known
+}

@@ -15,14 +15,7 @@ probes '{"profile":"light","uvm_hooks":"fentry"}'
 sample before
 refs >/out/refs_fentry.txt
 
-cat >/tmp/known <<'S'
-track
-fault 64 write
-fault 32 read
-migrate 4
-counts
-S
-uvmload </tmp/known >/out/known.txt
+uvm_known >/out/known.txt
 # Without the driver's queue: with it, a replay would work on the GPU that is not there.
 cat >/tmp/calls <<'S'
 notify gpu_fault 1000

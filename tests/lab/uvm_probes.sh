@@ -15,14 +15,7 @@ while ! grep -q initialize /out/old.txt; do sleep 0.1; done
 probes '{"profile":"light"}'
 sample before
 
-cat >/tmp/known <<'S'
-track
-fault 64 write
-fault 32 read
-migrate 4
-counts
-S
-uvmload </tmp/known >/out/known.txt
+uvm_known >/out/known.txt
 # It has ended, and its address space with it: what it did must still be there.
 sample known
 

@@ -4,9 +4,7 @@
 uvm_load
 slow=/dev/$(disk slow)
 controller slow >/out/controller.txt
-glake run --interval 1s >/out/agent.txt 2>&1 &
-agent=$!
-until wget -q -O /out/healthz.json http://127.0.0.1:9517/healthz; do sleep 0.5; done
+agent_begins
 
 mkfifo /tmp/work
 uvmload </tmp/work >/out/work.txt &
@@ -32,12 +30,7 @@ ioload $slow read:60x4096 --depth 4 >/dev/null
 while ! grep -q '"calls":160' /out/work.txt; do sleep 0.1; done
 sleep 1
 echo "NVRM: Xid (PCI:0000:3b:00): 31, pid=$pid, name=uvmload, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ" >/dev/kmsg
-n=0
-until glake events list --json 2>/dev/null | grep -q .; do
-    sleep 1
-    n=$((n + 1))
-    [ $n -lt 20 ] || break
-done
+event_told
 # The reading in whose interval the report came is told too.
 sleep 3
 kill $agent

@@ -50,19 +50,12 @@ probes_end
 
 # The agent: an exact count, and the process from the log's line.
 rmmod glake_xid_lab
-glake run --interval 1s >/out/agent.txt 2>&1 &
-agent=$!
-until wget -q -O /out/healthz.json http://127.0.0.1:9517/healthz; do sleep 0.5; done
+agent_begins
 sleep 2
 # The log is rate-limited: of three reports it has one line.
 report $gpu 31 3
 line $gpu 31 $$ sh
-n=0
-until glake events list --json 2>/dev/null | grep -q .; do
-    sleep 1
-    n=$((n + 1))
-    [ $n -lt 20 ] || break
-done
+event_told
 # A record is complete when nothing more has come for 30 s.
 n=0
 until wget -q -O /out/metrics.txt http://127.0.0.1:9517/metrics && grep -q '^glake_gpu_xid_unlogged_total [1-9]' /out/metrics.txt; do

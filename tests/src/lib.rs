@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod binary;
 pub mod conformance;
+pub mod copying;
 pub mod nvml;
 pub mod pty;
 pub mod readings;

@@ -7,6 +7,7 @@ use std::process::Command;
 use glake::copy::safetensors::{Dtype, Tensor, write};
 use glake_tests::agent::{Setup, can_watch, metric, wait};
 use glake_tests::binary::{self, Ran};
+use glake_tests::copying::on_disk;
 use serde_json::Value;
 
 /// Runs the binary with the host GPU and a cache folder of its own.
@@ -28,10 +29,6 @@ fn ran(command: &mut Command) -> Ran {
 fn json(ran: &Ran) -> Value {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     serde_json::from_str(&ran.stdout).unwrap()
-}
-
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 fn file(folder: &Path, name: &str, size: usize) -> String {
@@ -62,7 +59,7 @@ fn weights(folder: &Path, name: &str, tensors: &[(&str, u64)]) -> String {
 
 #[test]
 fn a_copy_is_verified_byte_for_byte_on_every_route() {
-    let dir = folder();
+    let dir = on_disk();
     let path = file(dir.path(), "f", 5_000_001);
     for route in ["auto", "page_cache", "disk", "plain"] {
         let copied =
@@ -87,7 +84,7 @@ fn a_copy_is_verified_byte_for_byte_on_every_route() {
 
 #[test]
 fn the_explanation_names_every_route_and_claims_no_rate_that_was_not_measured() {
-    let dir = folder();
+    let dir = on_disk();
     let path = file(dir.path(), "f", 4_000_000);
     let before = json(&glake(dir.path(), &["copy", "--explain", "--json", &path, "gpu:0"]));
     assert_eq!(before["decision"]["expected_seconds"], Value::Null);
@@ -108,7 +105,7 @@ fn the_explanation_names_every_route_and_claims_no_rate_that_was_not_measured() 
 
 #[test]
 fn damaged_rates_are_said_and_not_used() {
-    let dir = folder();
+    let dir = on_disk();
     let path = file(dir.path(), "f", 100_000);
     std::fs::create_dir_all(dir.path().join("cache/glake")).unwrap();
     std::fs::write(dir.path().join("cache/glake/routes.json"), "{\"version\":1,").unwrap();
@@ -119,7 +116,7 @@ fn damaged_rates_are_said_and_not_used() {
 
 #[test]
 fn a_checkpoint_of_many_files_loads_as_one_and_the_bench_compares_with_a_plain_copy() {
-    let dir = folder();
+    let dir = on_disk();
     weights(dir.path(), "a.safetensors", &[("x", 3_000_000), ("norm", 7)]);
     weights(dir.path(), "b.safetensors", &[("y", 2_000_003)]);
     let path = dir.path().display().to_string();
@@ -138,7 +135,7 @@ fn a_checkpoint_of_many_files_loads_as_one_and_the_bench_compares_with_a_plain_c
 
 #[test]
 fn weights_that_are_none_are_refused_with_what_to_do() {
-    let dir = folder();
+    let dir = on_disk();
     let odd =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("data/safetensors-odd/08-truncated-data.safetensors");
     let pointer = dir.path().join("lfs.safetensors");
@@ -156,7 +153,7 @@ fn weights_that_are_none_are_refused_with_what_to_do() {
 
 #[test]
 fn without_a_gpu_the_copy_says_so_and_wrong_targets_are_wrong_usage() {
-    let dir = folder();
+    let dir = on_disk();
     let path = file(dir.path(), "f", 1000);
     let mut real = Command::new(binary::path());
     let ran_real = ran(real.args(["copy", &path, "gpu:0"]).env("GLAKE_DEVICE", "cuda"));
@@ -180,7 +177,7 @@ fn the_agent_counts_the_copies_of_programs_that_end_before_it_looks() {
     if !can_watch() {
         return;
     }
-    let home = folder();
+    let home = on_disk();
     let source = file(home.path(), "model.bin", 3_000_000);
     let agent = Setup::new(&["--interval", "1s"]).start();
     let to_gpu = ["glake_copy_bytes_total", "direction=\"to_gpu\"", "route=\"page_cache\""];
@@ -196,7 +193,7 @@ fn the_agent_counts_the_copies_of_programs_that_end_before_it_looks() {
 
 #[test]
 fn another_gpu_relays_where_it_is_named_and_the_bytes_are_the_same() {
-    let home = folder();
+    let home = on_disk();
     let source = file(home.path(), "model.bin", 30_000_000);
     let base = ["copy", source.as_str(), "gpu:0", "--lanes", "2", "--part", "64KiB"];
     let with = |more: &[&str]| glake(home.path(), &[&base[..], more].concat());

@@ -11,7 +11,8 @@ use glake::copy::room::Room;
 use glake::copy::{Ring, Settings, Source, Span, read};
 use glake::error::{Error, Kind};
 use glake::gpu::{Call, Device, Stream};
-use glake::standin::gpu::{self, Fault, HostGpu};
+use glake::standin::gpu::{Fault, HostGpu};
+use glake_tests::copying::{host, on_disk, source};
 use proptest::prelude::*;
 
 const SETTINGS: Settings =
@@ -24,28 +25,6 @@ fn lanes(source: &Arc<Source>) -> Vec<Arc<dyn Lane>> {
         Arc::new(Pread { source: source(), direct: true }),
         Arc::new(IoUring { source: source(), polled: false }),
     ]
-}
-
-fn host(lag_ns: u64) -> Arc<HostGpu> {
-    let settings = gpu::Settings { capacity: 256 << 20, lag_ns, ..gpu::Settings::default() };
-    Arc::new(HostGpu::new(settings).unwrap())
-}
-
-/// Bytes that differ from place to place.
-fn pattern(size: usize) -> Vec<u8> {
-    (0..size).map(|i| (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()[6]).collect()
-}
-
-fn file(folder: &Path, size: usize) -> (Arc<Source>, Vec<u8>) {
-    let bytes = pattern(size);
-    let path = folder.join("source");
-    File::create(&path).unwrap().write_all(&bytes).unwrap();
-    (Arc::new(Source::open(&path).unwrap()), bytes)
-}
-
-/// A folder on a disk, where the file system takes O_DIRECT. `/tmp` may be memory.
-fn on_disk() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 fn bytes_at(device: &dyn Device, address: u64, size: usize) -> Vec<u8> {
@@ -73,7 +52,7 @@ proptest! {
         part in 0_u32..4, lag in prop::bool::ANY,
     ) {
         let folder = on_disk();
-        let (source, bytes) = file(folder.path(), size);
+        let (source, bytes) = source(folder.path(), size);
         let device: Arc<dyn Device> = host(if lag { 3_000_000 } else { 0 });
         let ring = Ring::new(&*device, 6, 65_536 << part, None).unwrap();
         let room = Room::new(&device, 32 << 20).unwrap();
@@ -106,7 +85,7 @@ fn whole(source: &Source, address: u64) -> [Span; 1] {
 /// One copy of a whole file of `size` bytes, with something done to the file or the device before.
 fn broken(size: usize, lane: usize, breaks: impl FnOnce(&Path, &HostGpu)) -> (Error, usize) {
     let folder = on_disk();
-    let (source, _) = file(folder.path(), size);
+    let (source, _) = source(folder.path(), size);
     let gpu = host(0);
     let device: Arc<dyn Device> = gpu.clone();
     let ring = Ring::new(&*device, 6, 1 << 20, None).unwrap();
@@ -166,7 +145,7 @@ fn a_device_lost_in_the_middle_ends_the_copy_with_the_devices_word() {
 #[test]
 fn a_copy_that_takes_too_long_ends_in_time() {
     let folder = on_disk();
-    let (source, _) = file(folder.path(), 8_000_000);
+    let (source, _) = source(folder.path(), 8_000_000);
     let device: Arc<dyn Device> = host(0);
     let ring = Ring::new(&*device, 2, 1 << 20, None).unwrap();
     let room = Room::new(&device, source.size()).unwrap();
@@ -183,7 +162,7 @@ fn a_copy_that_takes_too_long_ends_in_time() {
 #[test]
 fn a_ring_in_use_is_an_error_that_says_so_and_the_next_copy_works() {
     let folder = on_disk();
-    let (source, bytes) = file(folder.path(), 3_000_000);
+    let (source, bytes) = source(folder.path(), 3_000_000);
     let device: Arc<dyn Device> = host(0);
     let ring = Ring::new(&*device, 2, 1 << 20, None).unwrap();
     let room = Room::new(&device, source.size()).unwrap();
@@ -220,7 +199,7 @@ fn holes_of_a_sparse_file_arrive_as_zeros() {
 #[test]
 fn the_devices_earlier_work_on_the_memory_is_over_before_the_copy_writes_it() {
     let folder = on_disk();
-    let (source, bytes) = file(folder.path(), 300_000);
+    let (source, bytes) = source(folder.path(), 300_000);
     let device: Arc<dyn Device> = host(50_000_000);
     let ring = Ring::new(&*device, 2, 1 << 20, None).unwrap();
     let room = Room::new(&device, source.size()).unwrap();
@@ -236,7 +215,7 @@ fn the_devices_earlier_work_on_the_memory_is_over_before_the_copy_writes_it() {
 #[test]
 fn a_file_system_without_direct_reads_is_named_and_the_page_cache_serves() {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return println!("skipped: no /dev/shm") };
-    let (source, bytes) = file(folder.path(), 300_000);
+    let (source, bytes) = source(folder.path(), 300_000);
     let device: Arc<dyn Device> = host(0);
     let ring = Ring::new(&*device, 6, 1 << 20, None).unwrap();
     let room = Room::new(&device, source.size()).unwrap();

@@ -1,9 +1,6 @@
 //! Copies over a second GPU's link: the same bytes, no memory lost, and a relay that fails costs no wrong byte.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::io::Write;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +10,7 @@ use glake::copy::{Image, Moved, Relay, Ring, Settings, Source, Span, read, write
 use glake::error::{Error, Kind};
 use glake::gpu::{Call, Device, Stream};
 use glake::standin::gpu::{self, Fault, HostGpu};
+use glake_tests::copying::{on_disk, pattern, source};
 use proptest::prelude::*;
 
 const PART: usize = 65_536;
@@ -32,21 +30,6 @@ fn relays(gpus: &[Arc<HostGpu>]) -> Vec<Arc<Relay>> {
 fn settings(relays: &[Arc<Relay>]) -> Settings {
     let relays = relays.to_vec();
     Settings { lanes: 3, parts_per_lane: 4, limit: Duration::from_secs(30), after: None, relays }
-}
-
-fn pattern(size: usize) -> Vec<u8> {
-    (0..size).map(|i| (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()[6]).collect()
-}
-
-fn file(folder: &Path, size: usize) -> (Arc<Source>, Vec<u8>) {
-    let bytes = pattern(size);
-    let path = folder.join("source");
-    File::create(&path).unwrap().write_all(&bytes).unwrap();
-    (Arc::new(Source::open(&path).unwrap()), bytes)
-}
-
-fn on_disk() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// Copies a whole file to a room of its own; what the room holds then.
@@ -74,7 +57,7 @@ proptest! {
         raw in prop::collection::vec((0.0_f64..1.0, 0.0_f64..1.0, 0_u64..700), 1..8),
     ) {
         let folder = on_disk();
-        let (source, bytes) = file(folder.path(), size);
+        let (source, bytes) = source(folder.path(), size);
         let gpus = host(1 + peers, if lag { 3_000_000 } else { 0 });
         let relays = relays(&gpus);
         let device: Arc<dyn Device> = gpus[0].clone();
@@ -114,7 +97,7 @@ proptest! {
 #[test]
 fn a_file_larger_than_what_one_link_carries_at_a_time_goes_over_both() {
     let folder = on_disk();
-    let (source, bytes) = file(folder.path(), 60 * PART + 17);
+    let (source, bytes) = source(folder.path(), 60 * PART + 17);
     let gpus = host(2, 0);
     let (moved, there) = copied(&source, &gpus, &relays(&gpus)).unwrap();
     assert!(there == bytes);
@@ -143,7 +126,7 @@ fn a_save_with_a_relay_at_hand_writes_the_same_file() {
 #[test]
 fn a_relay_that_is_lost_from_the_start_leaves_the_own_link() {
     let folder = on_disk();
-    let (source, bytes) = file(folder.path(), 30 * PART);
+    let (source, bytes) = source(folder.path(), 30 * PART);
     let gpus = host(2, 0);
     let relays = relays(&gpus);
     gpus[1].inject(Fault { call: Call::Record, after: 0, times: u64::MAX, kind: Kind::Device });
@@ -156,7 +139,7 @@ fn a_relay_lost_on_the_way_gives_an_error_that_names_it_or_the_right_bytes() {
     let mut seen = HashSet::new();
     for after in 0..24 {
         let folder = on_disk();
-        let (source, bytes) = file(folder.path(), 60 * PART);
+        let (source, bytes) = source(folder.path(), 60 * PART);
         let gpus = host(2, 0);
         let relays = relays(&gpus);
         gpus[1].inject(Fault { call: Call::Record, after, times: u64::MAX, kind: Kind::Device });
@@ -182,7 +165,7 @@ fn a_gpu_that_is_no_peer_does_not_relay() {
 #[test]
 fn memory_that_was_not_opened_to_the_relay_is_no_silent_loss() {
     let folder = on_disk();
-    let (source, _) = file(folder.path(), 60 * PART);
+    let (source, _) = source(folder.path(), 60 * PART);
     let gpus = host(2, 0);
     let device: Arc<dyn Device> = gpus[0].clone();
     // Access is given before the peer asked for it.

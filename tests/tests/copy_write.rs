@@ -10,24 +10,12 @@ use glake::copy::room::Room;
 use glake::copy::{Image, Ring, Settings, Span, write};
 use glake::error::{Error, Kind};
 use glake::gpu::{Call, Device, Stream};
-use glake::standin::gpu::{self, Fault, HostGpu};
+use glake::standin::gpu::{Fault, HostGpu};
+use glake_tests::copying::{host, on_disk, pattern};
 use proptest::prelude::*;
 
 const SETTINGS: Settings =
     Settings { lanes: 3, parts_per_lane: 2, limit: Duration::from_secs(30), after: None, relays: Vec::new() };
-
-fn host(lag_ns: u64) -> Arc<HostGpu> {
-    let settings = gpu::Settings { capacity: 256 << 20, lag_ns, ..gpu::Settings::default() };
-    Arc::new(HostGpu::new(settings).unwrap())
-}
-
-fn pattern(size: usize) -> Vec<u8> {
-    (0..size).map(|i| (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()[6]).collect()
-}
-
-fn on_disk() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
 
 /// Device memory of `size` bytes that hold the pattern.
 fn filled(device: &Arc<dyn Device>, size: usize) -> Room {

@@ -138,9 +138,9 @@ impl Engine {
         }
     }
 
-    /// Which way a file would take.
-    pub fn decide(&self, source: &Arc<Source>, size: u64, wish: &Wish) -> Decision {
-        let mut decision = route::decide(&self.facts(source, size), wish.way);
+    /// Which way a file of these facts would take.
+    pub fn decide(&self, facts: &Facts, wish: &Wish) -> Decision {
+        let mut decision = route::decide(facts, wish.way);
         if let Some((lanes, part_bytes)) = wish.setting {
             (decision.lanes, decision.part_bytes) = (lanes, part_bytes);
         }
@@ -189,7 +189,7 @@ impl Engine {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Decision, Moved)> {
         let size = spans.iter().map(|s| s.size).sum();
-        let decision = self.decide(source, size, wish);
+        let decision = self.decide(&self.facts(source, size), wish);
         let moved = match lane_of(decision.way, source, wish.polled) {
             Some(lane) => {
                 let ring = self.ring(decision.lanes * decision.parts_per_lane, decision.part_bytes)?;
@@ -278,7 +278,7 @@ pub fn rate(engine: &Engine, source: &Source, decision: &Decision, moved: &Moved
     Rate {
         way: decision.way,
         gpu: engine.gpu().to_owned(),
-        peers: if decision.way == Way::Plain { 0 } else { engine.peers.len() },
+        peers: decision.way.helped_by(engine.peers.len()),
         disk: (decision.way == Way::Disk).then(|| disk_of(source)),
         lanes: decision.lanes,
         part_bytes: decision.part_bytes,

@@ -114,7 +114,7 @@ impl Rates {
     /// The fastest measured setting of a way with as many peers; for ways that read the disk, on that disk. The plain copy has
     /// none.
     pub fn best(&self, way: Way, gpu: &str, disk: &str, peers: usize) -> Option<&Rate> {
-        let peers = if way == Way::Plain { 0 } else { peers };
+        let peers = way.helped_by(peers);
         let fits = |r: &&Rate| {
             r.way == way && r.peers == peers && r.gpu == gpu && r.disk.as_deref().is_none_or(|d| d == disk)
         };

@@ -33,6 +33,13 @@ struct Slot {
     address: u64,
 }
 
+impl Slot {
+    /// Pieces of a part, in the slot at the same places.
+    fn hold(&self, pieces: &[Piece]) -> Vec<Piece> {
+        pieces.iter().map(|p| Piece { address: self.address + p.at as u64, ..*p }).collect()
+    }
+}
+
 /// A part under way over a peer.
 #[derive(Debug)]
 pub struct Relayed {
@@ -100,8 +107,8 @@ impl Relay {
     /// Begins to copy pieces of a part to the target. The part comes back with [`Refused`], unless the peer may be using it.
     pub(super) fn upload(&self, part: Part, pieces: &[Piece]) -> Result<Relayed, Refused> {
         let Some(slot) = self.slot() else { return Err(Refused::before(part, self.busy())) };
-        let there = pieces.iter().map(|p| Piece { address: slot.address + p.at as u64, ..*p });
-        let flight = match self.device.upload(slot.stream, part, &there.collect::<Vec<_>>()) {
+        let held = slot.hold(pieces);
+        let flight = match self.device.upload(slot.stream, part, &held) {
             Ok(flight) => flight,
             Err(refused) => {
                 // With the part, the slot is known to be free.
@@ -111,9 +118,11 @@ impl Relay {
                 return Err(refused);
             }
         };
-        let on =
-            |p: &Piece| self.device.copy(slot.stream, p.address, slot.address + p.at as u64, p.size as u64);
-        match pieces.iter().try_for_each(on).and_then(|()| self.device.record(slot.stream)) {
+        let mut both = pieces.iter().zip(&held);
+        let on = |(p, held): (&Piece, &Piece)| {
+            self.device.copy(slot.stream, p.address, held.address, p.size as u64)
+        };
+        match both.try_for_each(on).and_then(|()| self.device.record(slot.stream)) {
             Ok(end) => Ok(Relayed { flight, end: Some(end), slot }),
             // The first step is under way, the second will not be. The slot stays out of use.
             Err(error) => Err(Refused { error, part: self.device.collect(flight, SECOND_NS).ok() }),
@@ -123,13 +132,15 @@ impl Relay {
     /// Begins to copy pieces of the target's memory into a part.
     pub(super) fn download(&self, part: Part, pieces: &[Piece]) -> Result<Relayed, Refused> {
         let Some(slot) = self.slot() else { return Err(Refused::before(part, self.busy())) };
-        let here =
-            |p: &Piece| self.device.copy(slot.stream, slot.address + p.at as u64, p.address, p.size as u64);
-        if let Err(error) = pieces.iter().try_for_each(here) {
+        let held = slot.hold(pieces);
+        let mut both = pieces.iter().zip(&held);
+        let here = |(p, held): (&Piece, &Piece)| {
+            self.device.copy(slot.stream, held.address, p.address, p.size as u64)
+        };
+        if let Err(error) = both.try_for_each(here) {
             return Err(Refused::before(part, error));
         }
-        let there = pieces.iter().map(|p| Piece { address: slot.address + p.at as u64, ..*p });
-        let flight = self.device.download(slot.stream, part, &there.collect::<Vec<_>>())?;
+        let flight = self.device.download(slot.stream, part, &held)?;
         Ok(Relayed { flight, end: None, slot })
     }
 

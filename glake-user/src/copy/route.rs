@@ -27,6 +27,11 @@ impl Way {
         }
     }
 
+    /// How many of so many other GPUs carry parts of it too: the plain copy has one way.
+    pub fn helped_by(self, peers: usize) -> usize {
+        if self == Way::Plain { 0 } else { peers }
+    }
+
     /// As `--route` takes it.
     pub fn name(self) -> &'static str {
         match self {

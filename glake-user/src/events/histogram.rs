@@ -37,6 +37,15 @@ impl Histogram {
         self.sum_ns = self.sum_ns.saturating_add(more.sum_ns);
     }
 
+    /// What it has beyond an older reading of the same. `None`: less than that somewhere, so it began anew; slots and sum belong
+    /// together.
+    pub fn since(&self, older: &Histogram) -> Option<Histogram> {
+        let slot = |slots: &[u64], i: usize| slots.get(i).copied().unwrap_or(0);
+        let wide = older.slots.len().max(self.slots.len());
+        let grown = (0..wide).map(|i| slot(&self.slots, i).checked_sub(slot(&older.slots, i)));
+        Some(Histogram::new(grown.collect::<Option<_>>()?, self.sum_ns.checked_sub(older.sum_ns)?))
+    }
+
     /// How many values it holds.
     pub fn count(&self) -> u64 {
         self.slots.iter().fold(0, |sum, n| sum.saturating_add(*n))

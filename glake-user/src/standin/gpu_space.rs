@@ -41,18 +41,22 @@ impl Space {
 
     /// The memory that an address lies in. A peer's only where it gave access: a real GPU faults elsewhere.
     fn holder(&self, address: u64, size: u64) -> Result<MutexGuard<'_, GpuMemory>> {
-        for index in 0..self.all.len() {
-            let memory = self.at(index);
-            if index == self.own || !memory.holds(address) {
-                continue;
-            }
-            if !memory.is_open_to(self.own, address, size) {
-                let what = format!("host GPU {} has no access to {address:#x} of GPU {index}", self.own);
-                return Err(Error::new(Kind::Misuse, what));
-            }
-            return Ok(memory);
+        let own = self.own();
+        if own.holds(address) {
+            return Ok(own);
         }
-        Ok(self.own())
+        drop(own);
+        let peers = (0..self.all.len()).filter(|index| *index != self.own);
+        let found = peers.map(|index| (index, self.at(index))).find(|(_, memory)| memory.holds(address));
+        match found {
+            Some((_, memory)) if memory.is_open_to(self.own, address, size) => Ok(memory),
+            Some((index, _)) => {
+                let what = format!("host GPU {} has no access to {address:#x} of GPU {index}", self.own);
+                Err(Error::new(Kind::Misuse, what))
+            }
+            // Nobody's: the own memory says what is wrong with it.
+            None => Ok(self.own()),
+        }
     }
 
     pub(super) fn fill(&self, address: u64, size: u64, byte: u8) -> Result<()> {

@@ -25,7 +25,7 @@ const CALM: u64 = 85;
 const DOWN: u64 = 90;
 const LOW: u64 = 65;
 
-/// Sizes of which no block is live are forgotten where there are more than so many.
+/// Sizes of which no block is live are forgotten where there are more than so many, and twice those that are.
 const REMEMBERED: usize = 4096;
 
 /// What is known of one size.
@@ -81,6 +81,8 @@ impl Hasher for SizeHasher {
 #[derive(Default)]
 pub(crate) struct Habits {
     sizes: HashMap<u64, Seen, BuildHasherDefault<SizeHasher>>,
+    /// Twice as many sizes as were live when some were last forgotten: going through them must not come with every block.
+    enough: usize,
     era: u32,
     /// Most bytes allocated in this era, and ever.
     crest: u64,
@@ -91,8 +93,9 @@ impl Habits {
     /// A block came; `allocated` bytes are allocated with it.
     pub(crate) fn came(&mut self, size: u64, allocated: u64) {
         self.sizes.entry(size).or_default().came(self.era);
-        if self.sizes.len() > REMEMBERED {
+        if self.sizes.len() > REMEMBERED.max(self.enough) {
             self.sizes.retain(|_, seen| seen.live > 0);
+            self.enough = 2 * self.sizes.len();
         }
         self.crest = self.crest.max(allocated);
         self.peak = self.peak.max(allocated);

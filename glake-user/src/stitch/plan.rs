@@ -226,13 +226,18 @@ fn make(view: &View, parts: &mut Vec<Part>, bytes: u64, room: u64) -> u64 {
         let left = bytes - made;
         let wanted = power(left / PART).min(view.most_bytes).max(view.handle_bytes);
         // The rest is a power of two of granules; the smallest rest is one granule.
-        let exact = view.granule << (left / view.granule).ilog2();
+        let exact = granules(view.granule, left);
         let size = if left >= wanted { wanted } else { exact.max(view.least_bytes).min(view.handle_bytes) };
         let size = if size <= room - made { size } else { exact };
         parts.push(Part::New(size));
         made += size;
     }
     made
+}
+
+/// The largest power of two of granules up to `bytes`; one at least.
+pub(crate) fn granules(granule: u64, bytes: u64) -> u64 {
+    granule << (bytes / granule).max(1).ilog2()
 }
 
 /// The largest power of two up to `bytes`, 0 for none.

@@ -8,7 +8,7 @@ use super::habits::{LARGE, SMALL, VAST};
 use super::heap::{Heap, Want};
 use super::lane::{Lane, Which};
 use super::lanes::lock;
-use super::plan::{Offer, Part, Plan, Shortage, View, plan};
+use super::plan::{Offer, Part, Plan, Shortage, View, granules, plan};
 use crate::error::{Error, Kind, Result};
 use crate::units;
 
@@ -202,10 +202,7 @@ impl Heap {
         if want.space == SMALL {
             return self.granule;
         }
-        let near = (self.headroom() / NEAR / self.granule)
-            .checked_ilog2()
-            .map_or(self.granule, |log| self.granule << log);
-        self.options.handle_bytes.min(near)
+        self.options.handle_bytes.min(granules(self.granule, self.headroom() / NEAR))
     }
 
     /// New memory that the policy prefers to remapping: `reserved <= peak allocated * (1 + ratio)`, see also [`AGAIN`].

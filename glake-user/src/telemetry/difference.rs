@@ -78,19 +78,10 @@ impl By {
 
     /// A histogram restarts as a whole: slots and sum belong together.
     fn histogram(&mut self, older: &Histogram, newer: &mut Histogram) {
-        let slot = |slots: &[u64], i: usize| slots.get(i).copied().unwrap_or(0);
-        let wide = older.slots.len().max(newer.slots.len());
-        let fell =
-            (0..wide).any(|i| slot(&newer.slots, i) < slot(&older.slots, i)) || newer.sum_ns < older.sum_ns;
-        if fell {
-            self.fell = true;
-            return;
+        match newer.since(older) {
+            Some(grown) => *newer = grown,
+            None => self.fell = true,
         }
-        for (i, n) in newer.slots.iter_mut().enumerate() {
-            *n -= slot(&older.slots, i);
-        }
-        newer.sum_ns -= older.sum_ns;
-        trim(&mut newer.slots);
     }
 
     fn histogram_opt(&mut self, older: Option<&Histogram>, newer: &mut Option<Histogram>) {

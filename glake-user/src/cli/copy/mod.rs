@@ -134,7 +134,7 @@ pub(super) fn run(args: Args) -> Result<u8> {
     let wish = args.way.wish(Some(args.limit));
     if args.explain {
         let facts = engine.facts(&source, source.size());
-        let decision = engine.decide(&source, source.size(), &wish);
+        let decision = engine.decide(&facts, &wish);
         let shown = show::Explained { engine: &engine, source: &source, facts: &facts, decision: &decision };
         return if args.json { show::print_json(&shown.json()) } else { shown.print() };
     }

@@ -24,6 +24,22 @@ pub(crate) struct Armed {
     ring: RingBuf<MapData>,
 }
 
+/// Events that were missed by programs that are no more.
+#[derive(Debug, Default)]
+pub(crate) struct Missed([u64; stat::DROPS.len()]);
+
+impl Missed {
+    /// Adds those of a unit that is about to go.
+    pub(crate) fn add(&mut self, unit: &Unit) {
+        self.0.iter_mut().enumerate().for_each(|(i, sum)| *sum += unit.stat(i));
+    }
+
+    /// Those of a reason, by its place in [`stat::DROPS`].
+    pub(crate) fn of(&self, which: usize) -> u64 {
+        self.0.get(which).copied().unwrap_or(0)
+    }
+}
+
 /// A group and its probes.
 pub(crate) struct Unit {
     pub(crate) group: Group,

@@ -346,7 +346,7 @@ impl Live {
     fn read_drops(&self, sample: &mut Sample) {
         let mut drops: BTreeMap<(String, String), u64> = BTreeMap::new();
         for (i, (source, reason)) in stat::DROPS.iter().enumerate() {
-            let earlier = self.uvm.earlier_drops(i) + self.xid.earlier_drops(i);
+            let earlier = self.uvm.missed.of(i) + self.xid.missed.of(i);
             let sum: u64 = self.units.iter().map(|u| u.stat(i)).sum::<u64>() + earlier;
             *drops.entry(((*source).to_owned(), (*reason).to_owned())).or_default() += sum;
         }

@@ -5,7 +5,7 @@ use super::{
     Settings, UvmHooks,
     attach::{Kernel, ModuleTypes, Placed, Refusal, Ways, has_object},
     cgroups::Cgroups,
-    group::Unit,
+    group::{Missed, Unit},
     sizes::Host,
     table::Group,
     uvm::{Module, On, Uvms, holders},
@@ -35,7 +35,8 @@ pub(crate) struct UvmUnit {
     /// What the last reading of a module that went was: its address spaces are told once more.
     last: Option<Uvm>,
     serials: u64,
-    drops: [u64; stat::DROPS.len()],
+    /// Events that were missed in earlier lives.
+    pub(crate) missed: Missed,
     distrusted: bool,
     idle: Idle,
     /// The module's types, looked up once in its life: that takes CAP_SYS_ADMIN, which the agent drops after its start.
@@ -152,12 +153,8 @@ impl UvmUnit {
     }
 
     fn attach(&mut self, unit: &mut Unit, kernel: &mut Kernel, settings: &Settings, host: Host) {
-        let refuse = |unit: &mut Unit, e: &crate::error::Error| {
-            let why = Refusal::of(e);
-            unit.probes.iter_mut().for_each(|p| p.off(ProbeState::Failed, why.clone()));
-        };
         if let Err(e) = kernel.look_at_uvm() {
-            refuse(unit, &e);
+            unit.fail(&e);
             return;
         }
         unit.load(kernel, host, settings, true);
@@ -165,7 +162,7 @@ impl UvmUnit {
         match Uvms::new(&mut armed.loaded, self.serials) {
             Ok(maps) => self.maps = Some(maps),
             Err(e) => {
-                refuse(unit, &e);
+                unit.fail(&e);
                 return;
             }
         }
@@ -196,7 +193,7 @@ impl UvmUnit {
 
     /// Takes the last reading of a module that went and frees its probes.
     fn let_go(&mut self, unit: &mut Unit, cgroups: &mut Cgroups) {
-        let drops: Vec<u64> = (0..stat::DROPS.len()).map(|i| unit.stat(i)).collect();
+        self.missed.add(unit);
         let on = on(unit);
         self.serials += unit.stat(stat::UVM_SERIALS);
         if let Some(mut maps) = self.maps.take() {
@@ -204,14 +201,8 @@ impl UvmUnit {
             merge(&mut self.earlier, std::mem::take(&mut last.gpus));
             self.last.get_or_insert_default().spaces.extend(last.spaces);
         }
-        self.drops.iter_mut().zip(drops).for_each(|(sum, n)| *sum += n);
         self.distrusted = false;
         *unit = Unit::new(Group::Uvm);
-    }
-
-    /// Events that were missed in earlier lives of the module.
-    pub(crate) fn earlier_drops(&self, which: usize) -> u64 {
-        self.drops.get(which).copied().unwrap_or(0)
     }
 
     /// Everything counted so far. `None`: nothing is watched. The first reading after such a one counts from zero, or all before it

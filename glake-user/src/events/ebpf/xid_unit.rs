@@ -4,14 +4,14 @@
 use super::{
     Settings,
     attach::{Kernel, Ways, has_object},
-    group::{Unit, has_come, present},
+    group::{Missed, Unit, has_come, present},
     hosts::{self, Hosts},
     sizes::Host,
     table::Group,
     uvm::live_module,
 };
 use crate::{clock::Stamp, events::sample::XidCount};
-use glake_common::{record::Record, stat};
+use glake_common::record::Record;
 
 /// What is in force for the nvidia.ko that is loaded now.
 #[derive(Default)]
@@ -22,7 +22,8 @@ pub(crate) struct XidUnit {
     module: Option<u64>,
     /// Counted in earlier lives.
     earlier: Vec<XidCount>,
-    drops: [u64; stat::DROPS.len()],
+    /// Events that were missed in earlier lives.
+    pub(crate) missed: Missed,
     /// Records of an earlier life that nobody has taken yet.
     left: Vec<Record>,
 }
@@ -76,7 +77,7 @@ impl XidUnit {
 
     /// Takes the last reading of a life and frees its probes.
     fn let_go(&mut self, unit: &mut Unit, now: Stamp) {
-        self.drops.iter_mut().enumerate().for_each(|(i, sum)| *sum += unit.stat(i));
+        self.missed.add(unit);
         self.earlier = self.counts(now);
         self.maps = None;
         // One that cannot be understood is counted as such when it is taken.
@@ -97,11 +98,6 @@ impl XidUnit {
     pub(crate) fn read(&self, unit: &Unit, now: Stamp) -> Option<Vec<XidCount>> {
         let on = unit.is_on("xid") || unit.is_on("sxid");
         (on || !self.earlier.is_empty()).then(|| self.counts(now))
-    }
-
-    /// Events that were missed in earlier lives of the module.
-    pub(crate) fn earlier_drops(&self, which: usize) -> u64 {
-        self.drops.get(which).copied().unwrap_or(0)
     }
 
     /// Records of an earlier life.

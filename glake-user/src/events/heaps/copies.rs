@@ -91,14 +91,9 @@ impl Copies {
     /// What came since `before`; `None` where it fell, as it does when the file is another's now.
     fn since(&self, before: Option<&Copies>) -> Option<Copies> {
         let Some(before) = before else { return Some(self.clone()) };
-        let old = |i: usize| before.duration.slots.get(i).copied().unwrap_or(0);
-        let slots = self.duration.slots.iter().enumerate().map(|(i, n)| n.checked_sub(old(i)));
         Some(Copies {
             bytes: self.bytes.checked_sub(before.bytes)?,
-            duration: Histogram::new(
-                slots.collect::<Option<_>>()?,
-                self.duration.sum_ns.checked_sub(before.duration.sum_ns)?,
-            ),
+            duration: self.duration.since(&before.duration)?,
             ..self.clone()
         })
     }
